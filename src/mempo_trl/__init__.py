@@ -1,0 +1,41 @@
+"""MemPO (Self-Memory Policy Optimization, arXiv 2603.00680) for TRL."""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+_EXPORTS = {
+    "MemPOConfig": "config",
+    "MemPOTrainer": "trainer",
+    "MemorySpan": "memory",
+    "EncodedAnswer": "memory",
+    "encode_answer": "memory",
+    "find_memory_spans": "memory",
+    "memory_advantages": "memory",
+    "memory_rewards": "memory",
+    "score_answers": "memory",
+    "token_advantages": "memory",
+}
+__all__ = sorted(_EXPORTS)
+
+if TYPE_CHECKING:
+    from .config import MemPOConfig
+    from .memory import (
+        EncodedAnswer,
+        MemorySpan,
+        encode_answer,
+        find_memory_spans,
+        memory_advantages,
+        memory_rewards,
+        score_answers,
+        token_advantages,
+    )
+    from .trainer import MemPOTrainer
+
+
+def __getattr__(name: str) -> Any:
+    # Lazy, so that `import mempo_trl` does not pay for torch, transformers and TRL.
+    if name not in _EXPORTS:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f".{_EXPORTS[name]}", __name__), name)
