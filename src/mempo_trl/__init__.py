@@ -17,7 +17,18 @@ _EXPORTS = {
     "score_answers": "memory",
     "token_advantages": "memory",
 }
-__all__ = sorted(_EXPORTS)
+__all__ = [
+    "EncodedAnswer",
+    "MemPOConfig",
+    "MemPOTrainer",
+    "MemorySpan",
+    "encode_answer",
+    "find_memory_spans",
+    "memory_advantages",
+    "memory_rewards",
+    "score_answers",
+    "token_advantages",
+]
 
 if TYPE_CHECKING:
     from .config import MemPOConfig

@@ -1,0 +1,95 @@
+"""What cannot work is refused at the start, saying what was set, why it cannot hold and what to set."""
+
+import inspect
+from typing import Any
+
+import trl
+from datasets import Dataset, IterableDataset
+from transformers import ProcessorMixin
+from trl import GRPOTrainer
+
+from .config import MemPOConfig
+from .memory.answers import check_answers
+
+TRL_VERSIONS = "trl>=1.16,<1.17"
+# The hooks of GRPOTrainer that are overridden or called, with the parameters that are relied on.
+TRL_HOOKS = {
+    "_generate_single_turn": ["prompt_ids", "images", "multimodal_fields", "num_generations"],
+    "_tool_call_loop": [
+        "prompts", "prompt_ids", "completion_ids", "completions", "logprobs", "images", "multimodal_fields",
+    ],
+    "_get_tool_suffix_ids": ["tool_messages"],
+    "_calculate_rewards": ["inputs", "prompts", "completions", "completion_ids_list"],
+    "_generate_and_score_completions": ["inputs"],
+    "_get_per_token_logps_and_entropies": [
+        "model", "input_ids", "attention_mask", "logits_to_keep", "batch_size", "compute_entropy",
+    ],
+    "_compute_loss": ["model", "inputs"],
+}  # fmt: skip
+
+
+def check_trl(trainer_class: type = GRPOTrainer) -> None:
+    """Raises ImportError if TRL's private hooks are not those that this version was written for."""
+    for name, expected in TRL_HOOKS.items():
+        hook = getattr(trainer_class, name, None)
+        found = [] if hook is None else list(inspect.signature(hook).parameters)[1:]
+        if found[: len(expected)] != expected:
+            raise ImportError(
+                f"TRL {trl.__version__} has {trainer_class.__name__}.{name}({', '.join(found)}), expected "
+                f"({', '.join(expected)}). Install the version that MemPOTrainer extends: pip install '{TRL_VERSIONS}'"
+            )
+
+
+def refuse_combinations(
+    args: MemPOConfig, model: Any, processing_class: Any, tools: Any, environment_factory: Any, rollout_func: Any
+) -> None:
+    """Raises ValueError for arguments of the trainer that exclude each other."""
+    if rollout_func is not None:
+        raise ValueError(
+            "rollout_func replaces the turn loop that MemPO trains with. Pass tools or environment_factory instead"
+        )
+    if not tools and environment_factory is None:
+        raise ValueError(
+            "MemPO trains agents with several turns: without tools every episode ends at its first one. Pass tools or "
+            "environment_factory (see mempo_trl.search.SearchEnvironment)"
+        )
+    if isinstance(processing_class, ProcessorMixin):
+        raise ValueError(
+            f"{type(processing_class).__name__} is a multimodal processor, and MemPO works on text alone. Pass a "
+            "tokenizer and a text model"
+        )
+    if args.use_vllm and getattr(model, "is_loaded_in_8bit", False):
+        raise ValueError("vLLM cannot serve an 8-bit base model. Load it in 4 bit, or set use_vllm=False")
+
+
+def check_dataset(dataset: Any, answers_column: str, name: str) -> None:
+    """Raises ValueError if rows lack a conversational prompt or usable answers; a stream is checked as it comes."""
+    if dataset is None:
+        raise ValueError(f"{name} is missing: MemPO needs questions with gold answers")
+    if isinstance(dataset, IterableDataset):
+        return
+    if not isinstance(dataset, Dataset):
+        raise TypeError(f"{name} must be a datasets.Dataset, got {type(dataset).__name__}")
+    for column in ("prompt", answers_column):
+        if column not in dataset.column_names:
+            raise ValueError(
+                f"{name} has no column {column!r}, only {', '.join(dataset.column_names)}. Each row needs 'prompt', a "
+                "list of messages, and the gold answers, a list of strings, in the column that answers_column names"
+            )
+    if len(dataset) == 0:
+        raise ValueError(f"{name} is empty")
+    if not isinstance(dataset[0]["prompt"], list):
+        raise ValueError(
+            f"{name} has prompts of type {type(dataset[0]['prompt']).__name__}, but tools need a chat: set 'prompt' "
+            'to a list of messages, [{"role": "user", "content": ...}]'
+        )
+    for row, answers in enumerate(dataset[answers_column]):
+        check_row_answers(answers, f"row {row} of {name}")
+
+
+def check_row_answers(answers: Any, where: str) -> list[str]:
+    """The gold answers of one row, or ValueError with the row's place."""
+    try:
+        return check_answers(answers)
+    except ValueError as error:
+        raise ValueError(f"{where}: {error}") from error

@@ -1,0 +1,106 @@
+"""What the policy sees at each turn, and the rows that train it under exactly that (method.md, section 6).
+
+Pure functions on token ids and masks. A completion is turns (mask 1) and the tool results behind them (mask 0).
+"""
+
+from collections.abc import Sequence
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from .turns import find_turns
+
+Context = Literal["full", "memory"]
+CONTEXTS: tuple[str, ...] = ("full", "memory")
+
+
+def visible_start(turns: Sequence[tuple[int, int]], turn: int, context: str, context_turns: int = 1) -> int:
+    """Where the visible part of the completion starts when turn `turn` (from 0) is written.
+
+    0 in "full" context. In "memory" context the start of the turn `context_turns` before: that turn's own text, memory
+    included, its tool result, and so on up to turn `turn`.
+    """
+    if context == "full" or turn <= context_turns:
+        return 0
+    return turns[turn - context_turns][0]
+
+
+def visible_context(
+    prompt_ids: list[int], completion_ids: list[int], mask: Sequence[int], context: str, context_turns: int = 1
+) -> list[int]:
+    """The ids that the next turn is generated from: the prompt and the visible part of what follows it.
+
+    Args:
+        prompt_ids: the prompt of turn 1, ending with the assistant header. Length P.
+        completion_ids: turns and tool results so far, ending with the assistant header of the next turn. Length C.
+        mask: 1 on the turns, 0 on the tool results. Length C.
+        context: "full" or "memory".
+        context_turns: how many past turns the "memory" context keeps.
+    """
+    if len(completion_ids) != len(mask):
+        raise ValueError(f"ids and mask must be parallel: got {len(mask)} marks for {len(completion_ids)} ids")
+    turns = find_turns(mask)
+    return prompt_ids + completion_ids[visible_start(turns, len(turns), context, context_turns) :]
+
+
+class TurnRows(NamedTuple):
+    """A batch cut into one row for each turn: `[visible context | turn]`, context padded left, turn padded right."""
+
+    input_ids: Tensor  # (R, V + W)
+    attention_mask: Tensor  # (R, V + W)
+    width: int  # W: tokens of the longest turn
+    source: Tensor  # (K, 2) row and column in (R, W) of each turn token
+    target: Tensor  # (K, 2) its row and column in (B, C)
+
+    def scatter(self, values: Tensor, shape: tuple[int, int]) -> Tensor:
+        """Puts per-token values of the rows back where their tokens stand: (R, W) -> (B, C), 0 elsewhere."""
+        picked = values[self.source[:, 0], self.source[:, 1]]
+        return values.new_zeros(shape).index_put((self.target[:, 0], self.target[:, 1]), picked)
+
+
+def turn_rows(
+    input_ids: Tensor, attention_mask: Tensor, turn_mask: Tensor, pad_token_id: int, context_turns: int = 1
+) -> TurnRows:
+    """Cuts trajectories into the rows that the "memory" context conditions on.
+
+    Args:
+        input_ids: prompt, padded left, then completion, padded right. Shape: (B, P + C).
+        attention_mask: 1 on what is no padding. Shape: (B, P + C).
+        turn_mask: 1 on the tokens of turns. Shape: (B, C).
+        pad_token_id: what fills a row.
+        context_turns: how many past turns are visible.
+
+    Returns:
+        One row for each turn of each trajectory; one masked row where there is none, so that a forward can be made.
+    """
+    prompt_width = input_ids.size(1) - turn_mask.size(1)
+    contexts, texts, target = [], [], []
+    ids, attended, marks = input_ids.tolist(), attention_mask.tolist(), turn_mask.tolist()
+    for row, row_ids in enumerate(ids):
+        prompt = [i for i, seen in zip(row_ids[:prompt_width], attended[row][:prompt_width], strict=True) if seen]
+        turns = find_turns(marks[row])
+        for turn, (start, end) in enumerate(turns):
+            first = visible_start(turns, turn, "memory", context_turns)
+            contexts.append(prompt + row_ids[prompt_width + first : prompt_width + start])
+            texts.append(row_ids[prompt_width + start : prompt_width + end])
+            target.extend((row, column) for column in range(start, end))
+    if not texts:
+        contexts, texts, lengths = [[pad_token_id]], [[pad_token_id]], [0]
+    else:
+        lengths = [len(text) for text in texts]
+    left, width = max(map(len, contexts)), max(map(len, texts))
+    rows = [
+        [pad_token_id] * (left - len(c)) + c + t + [pad_token_id] * (width - len(t))
+        for c, t in zip(contexts, texts, strict=True)
+    ]
+    seen = [
+        [0] * (left - len(c)) + [1] * (len(c) + len(t)) + [0] * (width - len(t))
+        for c, t in zip(contexts, texts, strict=True)
+    ]
+    source = [(row, column) for row, length in enumerate(lengths) for column in range(length)]
+
+    def tensor(values: list, columns: int) -> Tensor:
+        return torch.tensor(values, dtype=torch.long, device=input_ids.device).reshape(-1, columns)
+
+    return TurnRows(tensor(rows, left + width), tensor(seen, left + width), width, tensor(source, 2), tensor(target, 2))

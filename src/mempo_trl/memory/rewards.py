@@ -1,0 +1,96 @@
+"""From the answer's log-probabilities in two contexts to the memory reward."""
+
+import math
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+ThresholdMode = Literal["independent", "either", "both"]
+THRESHOLD_MODES: tuple[str, ...] = ("independent", "either", "both")
+
+
+class MemoryScore(NamedTuple):
+    """How well a memory predicts the answer, for N memories of L answer tokens."""
+
+    reward: Tensor  # (N,) P_mem - P_full
+    p_mem: Tensor  # (N,) probability of the kept answer tokens in the memory context
+    p_full: Tensor  # (N,) the same in the baseline context; 0 without one
+    kept: Tensor  # (N, L) bool: the answer tokens that P_mem is taken over
+
+
+def _kept_tokens(full_logps: Tensor, mem_logps: Tensor, threshold: float, mode: str) -> tuple[Tensor, Tensor]:
+    log_threshold = math.log(threshold) if threshold > 0 else -math.inf
+    known_full, known_mem = full_logps > log_threshold, mem_logps > log_threshold
+    if mode == "independent":
+        return known_full, known_mem
+    if mode == "either":
+        kept = known_full | known_mem
+    elif mode == "both":
+        kept = known_full & known_mem
+    else:
+        raise ValueError(f"memory_threshold_mode must be one of {', '.join(THRESHOLD_MODES)}: got {mode!r}")
+    return kept, kept
+
+
+def _probability(logps: Tensor, kept: Tensor) -> Tensor:
+    """exp of the mean log-probability over the kept tokens; 1 where none is kept. Shape: (N, L), (N, L) -> (N,)."""
+    total = torch.where(kept, logps, 0.0).sum(dim=-1)
+    return torch.exp(total / kept.sum(dim=-1).clamp(min=1))
+
+
+def score_memories(
+    full_logps: Tensor | None,
+    mem_logps: Tensor,
+    answer_mask: Tensor,
+    threshold: float | None = 0.5,
+    mode: str = "either",
+) -> MemoryScore:
+    """The memory reward and what it is made of. Arguments as for `memory_rewards`.
+
+    `full_logps=None` means no baseline: the reward is P_mem, and the threshold looks at `mem_logps` alone.
+    """
+    other = mem_logps if full_logps is None else full_logps
+    if not other.shape == mem_logps.shape == answer_mask.shape:
+        shapes = [tuple(t.shape) for t in (other, mem_logps, answer_mask)]
+        raise ValueError(f"full_logps, mem_logps and answer_mask must have one shape (N, L): got {shapes}")
+    mask = answer_mask.bool()
+    kept_full = kept_mem = mask
+    if threshold is not None:
+        kept_full, kept_mem = (mask & kept for kept in _kept_tokens(other, mem_logps, threshold, mode))
+    p_full, p_mem = _probability(other, kept_full), _probability(mem_logps, kept_mem)
+    if full_logps is None:
+        p_full = torch.zeros_like(p_full)
+    reward = p_mem - p_full
+    if threshold is None or mode != "independent":
+        reward = torch.where(kept_mem.any(dim=-1), reward, 0.0)
+    return MemoryScore(reward, p_mem, p_full, kept_mem)
+
+
+def memory_rewards(
+    full_logps: Tensor | None,
+    mem_logps: Tensor,
+    answer_mask: Tensor,
+    threshold: float | None = 0.5,
+    mode: str = "either",
+) -> Tensor:
+    """r = P(mem context) - P(full context), in (-1, 1), for N memories.
+
+    P is the exponential of the mean log-probability over the kept answer tokens. A token is kept, in mode
+    "independent", in each context where its own probability is above the threshold (the published code; P = 1 where
+    none is); in "either", in both contexts if either probability is; in "both", if both are. In the last two, where no
+    token is kept the reward is 0. What lies outside `answer_mask` changes nothing, so rows may be padded.
+
+    Args:
+        full_logps: log p of the answer's tokens after the full context, natural log. Shape: (N, L). None: no baseline.
+        mem_logps: the same after prompt and memory alone. Shape: (N, L).
+        answer_mask: True on the tokens that hold the answer. Shape: (N, L).
+        threshold: a probability, or None to keep every answer token (the paper's formula).
+        mode: "independent", "either" or "both".
+
+    Returns:
+        The rewards. Shape: (N,).
+
+    Source: method.md, section 3.
+    """
+    return score_memories(full_logps, mem_logps, answer_mask, threshold, mode).reward

@@ -1,0 +1,98 @@
+"""Where the turns and the `<mem>` blocks of a trajectory lie, as ranges of token ids."""
+
+import re
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Sequence
+from itertools import accumulate
+from typing import TYPE_CHECKING, NamedTuple
+from weakref import WeakKeyDictionary
+
+from ..turns import find_turns
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+MEMORY_TAG = re.compile("</?mem>")
+
+
+class MemorySpan(NamedTuple):
+    """A closed `<mem>` block: tokens `[start, end)` of the completion, tags included, in turn `turn`, from 0."""
+
+    turn: int
+    start: int
+    end: int
+
+
+class TokenPieces(dict[int, str]):
+    """The text that each token id adds to a decoded text, worked out once for each id.
+
+    An id is decoded behind an anchor token, since some decoders drop the space in front of a text. A token that holds
+    part of a multi-byte character has `\\ufffd` in its place, so a piece is exact where it is ASCII, as tags are.
+    """
+
+    def __init__(self, tokenizer: "PreTrainedTokenizerBase") -> None:
+        super().__init__()
+        self._tokenizer = tokenizer
+        self._anchor = tokenizer.encode("a", add_special_tokens=False)[-1:]
+        self._anchor_text = self._decode(self._anchor)
+
+    def _decode(self, ids: list[int]) -> str:
+        return self._tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
+
+    def __missing__(self, token_id: int) -> str:
+        self[token_id] = piece = self._decode([*self._anchor, token_id]).removeprefix(self._anchor_text)
+        return piece
+
+
+_PIECES: WeakKeyDictionary = WeakKeyDictionary()
+
+
+def token_pieces(tokenizer: "PreTrainedTokenizerBase", ids: Iterable[int]) -> list[str]:
+    """The text that each id adds: joined, they are the decoded text (see `TokenPieces`)."""
+    if tokenizer not in _PIECES:
+        _PIECES[tokenizer] = TokenPieces(tokenizer)
+    pieces = _PIECES[tokenizer]
+    return [pieces[token_id] for token_id in ids]
+
+
+def _last_closed_block(text: str) -> tuple[int, int] | None:
+    """Characters `[start, end)` of the last `<mem>` that is followed by its `</mem>`, the tags included."""
+    block, opened = None, None
+    for tag in MEMORY_TAG.finditer(text):
+        if tag[0] == "<mem>":
+            opened = tag.start()
+        elif opened is not None:
+            block, opened = (opened, tag.end()), None
+    return block
+
+
+def find_memory_spans(
+    tokenizer: "PreTrainedTokenizerBase", ids: Sequence[int], trainable_mask: Sequence[int]
+) -> list[MemorySpan]:
+    """Finds the memory of each turn on the sampled ids themselves: nothing is encoded again.
+
+    A turn is a run of ones in `trainable_mask`. Only a block that is closed in the turn that opened it is a memory, and
+    the last such block of a turn counts. What a tool returned (zeros) never is one. A token that holds characters on
+    both sides of a tag's edge belongs to the span. Linear in C.
+
+    Args:
+        tokenizer: Any tokenizer with `decode`, fast or slow.
+        ids: Token ids of the completion: turns and tool results. Length C.
+        trainable_mask: 1 for tokens that the model wrote, 0 for tool results. Length C.
+
+    Returns:
+        At most one span for each turn, in order.
+
+    Source: method.md, sections 1 and 5.
+    """
+    if len(ids) != len(trainable_mask):
+        raise ValueError(f"ids and trainable_mask must be parallel: got {len(trainable_mask)} marks for {len(ids)} ids")
+    spans = []
+    for turn, (start, end) in enumerate(find_turns(trainable_mask)):
+        pieces = token_pieces(tokenizer, ids[start:end])
+        block = _last_closed_block("".join(pieces))
+        if block is not None:
+            ends = list(accumulate(map(len, pieces)))
+            first, last = bisect_right(ends, block[0]), bisect_left(ends, block[1])
+            spans.append(MemorySpan(turn, start + first, start + last + 1))
+    return spans

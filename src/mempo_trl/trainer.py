@@ -1,0 +1,307 @@
+"""`MemPOTrainer`: GRPO with a second advantage on the tokens of each memory."""
+
+import textwrap
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+from trl import GRPOTrainer
+from trl.trainer.utils import get_config_model_id
+
+from .checks import check_dataset, check_row_answers, check_trl, refuse_combinations
+from .config import MemPOConfig
+from .context import turn_rows, visible_start
+from .memory import encode_answer, find_memory_spans, score_answers
+from .memory.advantages import memory_advantages, token_advantages
+from .memory.judgement import JudgedMemories, judge_memories
+from .metrics import episode_metrics, memory_metrics
+from .rollout import Episode, TurnLimits, TurnLoop
+from .turns import find_turns
+
+
+class MemPOTrainer(GRPOTrainer):
+    """
+    Trainer for Self-Memory Policy Optimization (MemPO, https://huggingface.co/papers/2603.00680).
+
+    An agent writes a `<mem>` block at the start of each turn. MemPO rewards each block by how much more likely it makes
+    the gold answer, and adds that, normalised within a question's group, to the advantage of the block's own tokens.
+
+    What changes from [`~trl.GRPOTrainer`]:
+
+    - `_tool_call_loop` plays the episode with `rollout.TurnLoop`: budgets for turn and episode, concurrent tools, equal
+      work on all ranks, and the context that `args.context` asks for;
+    - `_calculate_rewards` also judges the memories; `_generate_and_score_completions` turns the advantages from (B,)
+      into (B, C), with the memory's on its tokens;
+    - `_get_per_token_logps_and_entropies` gives a token's log-prob under what was visible when it was sampled, in
+      `context="memory"`.
+
+    The loss, its clipping, KL, masks and normalisers, vLLM, PEFT, logging, checkpoints and the Hub are inherited.
+
+    The arguments are those of [`~trl.GRPOTrainer`], with `args` a [`MemPOConfig`], `tools` or `environment_factory`
+    required, and a dataset with the columns `prompt` (messages) and `answers` (a list of strings).
+    """
+
+    _tag_names = ["trl", "mempo"]
+    _name = "MemPO"
+    _paper = {
+        "title": "MemPO: Self-Memory Policy Optimization for Long-Horizon Agents",
+        "id": "2603.00680",
+        # docstyle-ignore
+        "citation": textwrap.dedent("""\
+            @inproceedings{li-etal-2026-mempo,
+                title     = {{MemPO: Self-Memory Policy Optimization for Long-Horizon Agents}},
+                author    = {Ruoran Li and Xinghua Zhang and Haiyang Yu and Shitong Duan and Xiang Li and Wenxin Xiang and Chonghua Liao and Xudong Guo and Yongbin Li and Jinli Suo},
+                booktitle = {Findings of the Association for Computational Linguistics: ACL 2026},
+                year      = 2026,
+                eprint    = {arXiv:2603.00680},
+            }"""),  # noqa: E501
+    }
+
+    def __init__(
+        self,
+        model: Any,
+        reward_funcs: Any = None,
+        args: MemPOConfig | None = None,
+        train_dataset: Any = None,
+        eval_dataset: Any = None,
+        processing_class: Any = None,
+        reward_processing_classes: Any = None,
+        callbacks: Any = None,
+        optimizers: Any = (None, None),
+        quantization_config: Any = None,
+        peft_config: Any = None,
+        tools: Any = None,
+        rollout_func: Any = None,
+        environment_factory: Any = None,
+    ) -> None:
+        check_trl()
+        if args is None:
+            name = model if isinstance(model, str) else get_config_model_id(model.config)
+            args = MemPOConfig(f"{name.split('/')[-1]}-MemPO")
+        refuse_combinations(args, model, processing_class, tools, environment_factory, rollout_func)
+        check_dataset(train_dataset, args.answers_column, "train_dataset")
+        if eval_dataset is not None:
+            splits = eval_dataset if isinstance(eval_dataset, dict) else {"eval_dataset": eval_dataset}
+            for name, split in splits.items():
+                check_dataset(split, args.answers_column, name)
+        try:
+            super().__init__(
+                model, reward_funcs, args, train_dataset, eval_dataset, processing_class, reward_processing_classes,
+                callbacks, optimizers, quantization_config, peft_config, tools, rollout_func, environment_factory,
+            )  # fmt: skip
+        except ValueError as error:
+            if "chat template" not in str(error):
+                raise
+            raise ValueError(
+                f"the chat template of {getattr(processing_class, 'name_or_path', model)} cannot be used for turns "
+                f"with tools: {error} Set tokenizer.chat_template to one that renders earlier messages the same whatever "
+                "follows, e.g. trl.chat_template_utils.qwen2_5_training_chat_template"
+            ) from error
+        if self._is_vlm:
+            raise ValueError("MemPO works on text alone: pass a tokenizer as processing_class, and a text model")
+        self._limit_turns(min(args.max_turn_length, args.max_completion_length))
+
+    def _limit_turns(self, tokens: int) -> None:
+        """Bounds what one call generates to a turn; `max_completion_length` bounds the episode."""
+        config = self.model.config.get_text_config()
+        limits = [getattr(config, "max_position_embeddings", None)]
+        if self.use_vllm:
+            self.vllm_generation.max_completion_length = tokens
+            limits.append(self.args.vllm_max_model_length)
+        else:
+            self.generation_config.max_new_tokens = self.generation_kwargs["max_new_tokens"] = tokens
+        self._engine_limit = min((limit for limit in limits if limit), default=None)
+
+    # Generation: the turn loop
+
+    def _generate_single_turn(
+        self, prompt_ids: list[list[int]], *args: Any, **kwargs: Any
+    ) -> tuple[list[list[int]], list[list[float]] | None]:
+        # A context that the engine cannot hold is cut short here; `_tool_call_loop` ends its episode.
+        fitting = [ids if self._fits(ids) else ids[:1] for ids in prompt_ids]
+        turns, logprobs = super()._generate_single_turn(fitting, *args, **kwargs)
+        for row, ids in enumerate(turns):
+            if not ids:  # TRL cannot train on an empty completion
+                turns[row] = [self.eos_token_ids[0]]
+                if logprobs is not None:
+                    logprobs[row] = [0.0]
+        return turns, logprobs
+
+    def _fits(self, ids: list[int]) -> bool:
+        return self._engine_limit is None or len(ids) < self._engine_limit
+
+    def _generate_turns(self, contexts: list[list[int]]) -> tuple[list[list[int]], list[list[float]] | None]:
+        return self._generate_single_turn(contexts, None, {}, num_generations=1)
+
+    def _max_over_ranks(self, count: int) -> int:
+        return int(self.accelerator.gather(torch.tensor([count], device=self.accelerator.device)).max())
+
+    def _turn_loop(self) -> TurnLoop:
+        args = self.args
+        limits = TurnLimits(
+            args.max_turns, args.max_tool_length, args.max_completion_length, self._engine_limit, args.tool_timeout,
+            args.tool_concurrency,
+        )  # fmt: skip
+        return TurnLoop(
+            self._tokenizer,
+            self._generate_turns,
+            self.eos_token_ids,
+            context=args.context,
+            context_turns=args.context_turns,
+            limits=limits,
+            suffix_ids=self._get_tool_suffix_ids,
+            equalize=self._max_over_ranks,
+            event_loop=self.async_loop if self._has_async_funcs else None,
+        )
+
+    def _tool_call_loop(
+        self,
+        prompts: list,
+        prompt_ids: list[list[int]],
+        completion_ids: list[list[int]],
+        completions: list,
+        logprobs: list[list[float]] | None,
+        images: Any,
+        multimodal_fields: Any,
+    ) -> tuple:
+        loop = self._turn_loop()
+        environments = self.environments or [None] * len(prompt_ids)
+        episodes = []
+        for row, (ids, environment) in enumerate(zip(prompt_ids, environments, strict=True)):
+            tools = {**self._sync_tool_dicts[row], **self._async_tool_dicts[row]}
+            episode = Episode(ids, tools, environment)
+            loop.add_turn(episode, ids, completion_ids[row], None if logprobs is None else logprobs[row])
+            if not self._fits(ids):
+                episode.stop_reason = "truncated"
+            episodes.append(episode)
+        self._episodes = loop.run(episodes)
+        masks = [torch.tensor(episode.mask, device=self.accelerator.device) for episode in episodes]
+        self._turn_mask = torch.nn.utils.rnn.pad_sequence(masks, batch_first=True)  # (B, C)
+        return (
+            [episode.mask for episode in episodes],
+            [episode.messages for episode in episodes],
+            [episode.completion_ids for episode in episodes],
+            None if logprobs is None else [episode.logprobs for episode in episodes],
+            sum(episode.tool_calls for episode in episodes),
+            sum(episode.tool_failures for episode in episodes),
+            [[] for _ in episodes],
+        )
+
+    # Reward hook: what the memories are worth
+
+    def _calculate_rewards(
+        self, inputs: list[dict[str, Any]], prompts: list, completions: list, completion_ids_list: list[list[int]]
+    ) -> Tensor:
+        rewards = super()._calculate_rewards(inputs, prompts, completions, completion_ids_list)
+        self._memories = self._judge_memories([row[self.args.answers_column] for row in inputs])
+        for name, values in episode_metrics(self._episodes, self._memories).items():
+            for value in values:
+                self._log_metric(name, value)
+        return rewards
+
+    def _judge_memories(self, answers: list[list[str]]) -> JudgedMemories:
+        args, episodes = self.args, self._episodes
+        encoded = [
+            encode_answer(self._tokenizer, check_row_answers(row, "a row of the dataset"), args.answer_template)
+            for row in answers
+        ]
+        score = partial(
+            score_answers,
+            self.model,
+            [episode.prompt_ids for episode in episodes],
+            [episode.completion_ids for episode in episodes],
+            [answer.ids for answer in encoded],
+            pad_token_id=self._tokenizer.pad_token_id,
+            max_tokens=args.memory_scoring_tokens,
+            equalize=self._max_over_ranks,
+        )
+        with self.accelerator.autocast():
+            return judge_memories(
+                [find_memory_spans(self._tokenizer, e.completion_ids, e.mask) for e in episodes],
+                encoded,
+                None if args.memory_baseline == "none" else [self._baselines(e) for e in episodes],
+                max(episode.turns for episode in episodes),
+                score,
+                args.memory_threshold,
+                args.memory_threshold_mode,
+            )
+
+    def _baselines(self, episode: Episode) -> list[tuple[int, int]]:
+        """For each turn, the part of the completion that its memory is compared with."""
+        turns = find_turns(episode.mask)
+        context = self.args.context if self.args.memory_baseline == "visible" else "full"
+        return [
+            (visible_start(turns, turn, context, self.args.context_turns), start)
+            for turn, (start, _) in enumerate(turns)
+        ]
+
+    # Advantage hook: from (B,) to (B, C)
+
+    def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
+        output = super()._generate_and_score_completions(inputs)
+        mode = "train" if self.model.training else "eval"
+        group_size = self.num_generations if mode == "train" else self.num_generations_eval
+        memories, args = self._memories, self.args
+        table = torch.stack([memories.rewards, memories.p_mem, memories.p_full], dim=-1)  # (B, T, 3)
+        table = self.accelerator.pad_across_processes(table, dim=1, pad_index=torch.nan)
+        rewards, p_mem, p_full = self.accelerator.gather(table).unbind(dim=-1)  # (N, T)
+        for name, value in memory_metrics(
+            rewards, p_mem, p_full, group_size, args.memory_std_floor, args.memory_pool
+        ).items():
+            self._metrics[mode][name].append(value)
+        advantages = memory_advantages(rewards, group_size, args.memory_std_floor, args.memory_pool)
+        first = self.accelerator.process_index * len(inputs)
+        self._outcome_advantages = output["advantages"]
+        self._memory_advantages = advantages[first : first + len(inputs)]  # (B, T)
+        output["advantages"] = token_advantages(
+            output["advantages"],
+            args.memory_weight * self._memory_advantages,
+            memories.spans,
+            output["completion_ids"].size(1),
+        )
+        return output
+
+    # Log-probs under the visible context
+
+    def _compute_loss(self, model: Any, inputs: dict[str, Any]) -> Tensor:
+        self._turn_mask = inputs["tool_mask"] * inputs["completion_mask"]
+        return super()._compute_loss(model, inputs)
+
+    def _get_per_token_logps_and_entropies(
+        self,
+        model: Any,
+        input_ids: Tensor,
+        attention_mask: Tensor,
+        logits_to_keep: int,
+        batch_size: int | None = None,
+        **kwargs: Any,
+    ) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        if self.args.context == "full":
+            return super()._get_per_token_logps_and_entropies(
+                model, input_ids, attention_mask, logits_to_keep, batch_size, **kwargs
+            )
+        turn_mask = pad(self._turn_mask, (0, logits_to_keep - self._turn_mask.size(1)))
+        turn_mask = turn_mask * attention_mask[:, -logits_to_keep:]  # (B, C)
+        chunks = []
+        for ids, seen, mask in zip(
+            *(t.split(batch_size or len(t)) for t in (input_ids, attention_mask, turn_mask)), strict=True
+        ):
+            rows = turn_rows(ids, seen, mask, self._tokenizer.pad_token_id, self.args.context_turns)
+            logps, entropies, aux_loss = super()._get_per_token_logps_and_entropies(
+                model, rows.input_ids, rows.attention_mask, rows.width, **kwargs
+            )
+            chunks.append(
+                (
+                    rows.scatter(logps, mask.shape),
+                    None if entropies is None else rows.scatter(entropies, mask.shape),
+                    aux_loss,
+                )
+            )
+        logps, entropies, aux_losses = zip(*chunks, strict=True)
+        return (
+            torch.cat(logps),
+            None if entropies[0] is None else torch.cat(entropies),
+            None if aux_losses[0] is None else torch.stack(aux_losses).mean(),
+        )
