@@ -216,6 +216,7 @@ class MemPOConfig(GRPOConfig):
                 f"memory_threshold={self.memory_threshold} is no probability that a token can exceed. Set it in "
                 "[0, 1), or None to keep every token"
             )
+        self.max_turn_length = min(self.max_turn_length, self.max_completion_length)
         if self.memory_std_floor < 0:
             raise ValueError(f"memory_std_floor={self.memory_std_floor} is no std. Set it to 0 or more")
         if self.answer_template.count("{a}") != 1:

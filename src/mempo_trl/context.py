@@ -44,6 +44,11 @@ def visible_context(
     return prompt_ids + completion_ids[visible_start(turns, len(turns), context, context_turns) :]
 
 
+def is_single_turn(turn_mask: Tensor) -> bool:
+    """True if every trajectory is one turn that starts with the completion. Shape: (B, C)."""
+    return not bool((turn_mask.diff(dim=1) > 0).any())
+
+
 class TurnRows(NamedTuple):
     """A batch cut into one row for each turn: `[visible context | turn]`, context padded left, turn padded right."""
 

@@ -12,7 +12,7 @@ from trl.trainer.utils import get_config_model_id
 
 from .checks import check_dataset, check_row_answers, check_trl, refuse_combinations
 from .config import MemPOConfig
-from .context import turn_rows, visible_start
+from .context import is_single_turn, turn_rows, visible_start
 from .memory import encode_answer, find_memory_spans, score_answers
 from .memory.advantages import memory_advantages, token_advantages
 from .memory.judgement import JudgedMemories, judge_memories
@@ -96,12 +96,12 @@ class MemPOTrainer(GRPOTrainer):
                 raise
             raise ValueError(
                 f"the chat template of {getattr(processing_class, 'name_or_path', model)} cannot be used for turns "
-                f"with tools: {error} Set tokenizer.chat_template to one that renders earlier messages the same whatever "
-                "follows, e.g. trl.chat_template_utils.qwen2_5_training_chat_template"
+                f"with tools: {error} Set tokenizer.chat_template to one that renders earlier messages the same "
+                "whatever follows, e.g. trl.chat_template_utils.qwen2_5_training_chat_template"
             ) from error
         if self._is_vlm:
             raise ValueError("MemPO works on text alone: pass a tokenizer as processing_class, and a text model")
-        self._limit_turns(min(args.max_turn_length, args.max_completion_length))
+        self._limit_turns(args.max_turn_length)
 
     def _limit_turns(self, tokens: int) -> None:
         """Bounds what one call generates to a turn; `max_completion_length` bounds the episode."""
@@ -278,7 +278,7 @@ class MemPOTrainer(GRPOTrainer):
         batch_size: int | None = None,
         **kwargs: Any,
     ) -> tuple[Tensor, Tensor | None, Tensor | None]:
-        if self.args.context == "full":
+        if self.args.context == "full" or is_single_turn(self._turn_mask):
             return super()._get_per_token_logps_and_entropies(
                 model, input_ids, attention_mask, logits_to_keep, batch_size, **kwargs
             )

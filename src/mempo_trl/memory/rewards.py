@@ -14,7 +14,7 @@ class MemoryScore(NamedTuple):
     """How well a memory predicts the answer, for N memories of L answer tokens."""
 
     reward: Tensor  # (N,) P_mem - P_full
-    p_mem: Tensor  # (N,) probability of the kept answer tokens in the memory context
+    p_mem: Tensor  # (N,) probability of the kept answer tokens in the memory context; NaN where none is kept
     p_full: Tensor  # (N,) the same in the baseline context; 0 without one
     kept: Tensor  # (N, L) bool: the answer tokens that P_mem is taken over
 
@@ -63,7 +63,9 @@ def score_memories(
         p_full = torch.zeros_like(p_full)
     reward = p_mem - p_full
     if threshold is None or mode != "independent":
-        reward = torch.where(kept_mem.any(dim=-1), reward, 0.0)
+        scorable = kept_mem.any(dim=-1)
+        reward = torch.where(scorable, reward, 0.0)
+        p_mem, p_full = (torch.where(scorable, p, torch.nan) for p in (p_mem, p_full))
     return MemoryScore(reward, p_mem, p_full, kept_mem)
 
 
