@@ -1,0 +1,49 @@
+"""The search task: questions, retrieval, environment and rewards. Needs no torch and no TRL."""
+
+from .corpora import Passage, load_corpus
+from .data import compose_objectives, load_fanoutqa, load_hotpotqa, load_questions
+from .environment import SearchEnvironment
+from .prompts import SYSTEM_PROMPT, build_prompt
+from .remote import HTTPRetriever
+from .retrieval import BM25Retriever, RetrievalError, Retriever
+from .rewards import (
+    exact_match,
+    exact_match_reward,
+    extract_answer,
+    f1_reward,
+    f1_score,
+    format_reward,
+    is_well_formed,
+    mempo_outcome_reward,
+    normalize_answer,
+    objective_scores,
+)
+from .rows import QuestionSet, validate_rows
+
+__all__ = [
+    "SYSTEM_PROMPT",
+    "BM25Retriever",
+    "HTTPRetriever",
+    "Passage",
+    "QuestionSet",
+    "RetrievalError",
+    "Retriever",
+    "SearchEnvironment",
+    "build_prompt",
+    "compose_objectives",
+    "exact_match",
+    "exact_match_reward",
+    "extract_answer",
+    "f1_reward",
+    "f1_score",
+    "format_reward",
+    "is_well_formed",
+    "load_corpus",
+    "load_fanoutqa",
+    "load_hotpotqa",
+    "load_questions",
+    "mempo_outcome_reward",
+    "normalize_answer",
+    "objective_scores",
+    "validate_rows",
+]

@@ -1,0 +1,41 @@
+"""What the policy is told: the turn format of MemPO (arXiv 2603.00680, section 3) as a system prompt."""
+
+from typing import Any
+
+MEMORY_TAG = "mem"
+THINK_TAG = "think"
+TOOL_CALL_TAG = "tool_call"
+ANSWER_TAG = "answer"
+TAGS = (MEMORY_TAG, THINK_TAG, TOOL_CALL_TAG, ANSWER_TAG)
+
+SEPARATOR = "; "
+"""Stands between the questions of one row, and between the answers in one answer block."""
+
+SYSTEM_PROMPT = """\
+You answer questions by searching a collection of passages, one step a turn.
+
+Each turn has these parts, in this order and with nothing else around them:
+1. <mem>...</mem>: everything you know so far that the questions need. Write names, numbers and dates in full. \
+Earlier turns are taken away, so what is not in the memory is lost. The first turn has no memory.
+2. <think>...</think>: what is known, what is missing, what to do next.
+3. One action: a <tool_call>...</tool_call> that searches, or <answer>...</answer> when you know enough.
+
+Search for one fact at a time. If a search finds nothing useful, use other words.
+Several questions are separated by semicolons. Answer all of them in one answer block, in the same order, separated \
+by semicolons: <answer>first; second</answer>. An answer is a name, a number, a date, yes or no: no sentence, and no \
+semicolon inside it."""
+
+
+def build_prompt(question: str, system_prompt: str = SYSTEM_PROMPT) -> list[dict[str, Any]]:
+    """Messages of the first turn for `question` (for several objectives: "q1; q2; ...").
+
+    Args:
+        question (`str`):
+            What to ask.
+        system_prompt (`str`):
+            The first message. The tool's schema is added by the chat template.
+
+    Returns:
+        `list[dict]`: a system and a user message, as in the `prompt` column of a dataset.
+    """
+    return [{"role": "system", "content": system_prompt}, {"role": "user", "content": question}]

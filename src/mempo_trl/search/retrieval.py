@@ -1,0 +1,113 @@
+"""What finds passages for a query: the protocol, and BM25 on one machine.
+
+`HTTPRetriever` (http.py) is the same protocol over a network.
+"""
+
+import os
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from .corpora import Passage, PassageFile
+
+if TYPE_CHECKING:
+    import bm25s
+
+_WORD = r"(?u)\w+"  # bm25s' own pattern drops words of one character: "Apollo 8", "vitamin C"
+
+
+class RetrievalError(Exception):
+    """A search that could not be done. The message is short and fit to be read by the agent."""
+
+
+class Retriever(Protocol):
+    """Anything that finds passages. `search` may be called from several threads at once."""
+
+    def search(self, queries: list[str], k: int) -> list[list[Passage]]:
+        """Finds up to `k` passages for each query, best first: one list for each query, in their order.
+
+        Raises:
+            `RetrievalError`: the search could not be done.
+        """
+        ...
+
+
+class BM25Retriever:
+    """BM25 (Lucene's variant, as in bm25s) over passages in memory or memory-mapped from disk.
+
+    Make one with `BM25Retriever.build` or `BM25Retriever.load`.
+
+    Args:
+        index: a bm25s index.
+        passages: the passages it was built from, in the same order.
+    """
+
+    def __init__(self, index: "bm25s.BM25", passages: Sequence[Passage]):
+        if len(passages) != index.scores["num_docs"]:
+            raise ValueError(f"index and passages differ: got {len(passages)} passages for {index.scores['num_docs']}")
+        self._index = index
+        self._passages = passages
+
+    @classmethod
+    def build(cls, passages: Iterable[Passage], show_progress: bool = False) -> "BM25Retriever":
+        """Indexes title and text of `passages`.
+
+        Raises:
+            `ValueError`: there are no passages, or no words in them.
+        """
+        import bm25s
+
+        passages = list(passages)
+        if not passages:
+            raise ValueError("the corpus is empty: BM25Retriever needs at least one passage. Check the corpus file")
+        texts = [f"{passage.title} {passage.text}" for passage in passages]
+        tokens = bm25s.tokenize(texts, token_pattern=_WORD, show_progress=show_progress)
+        if not tokens.vocab:
+            raise ValueError("no passage of the corpus holds a word that can be searched for. Check the corpus file")
+        index = bm25s.BM25()
+        index.index(tokens, show_progress=show_progress)
+        return cls(index, passages)
+
+    def save(self, directory: str | Path) -> None:
+        """Writes index and passages to `directory`, which is made if need be."""
+        Path(directory).mkdir(parents=True, exist_ok=True)
+        self._index.save(directory, show_progress=False)
+        PassageFile.write(directory, self._passages)
+
+    @classmethod
+    def load(cls, directory: str | Path, mmap: bool = True) -> "BM25Retriever":
+        """Opens what `save` wrote. With `mmap`, postings and passages stay on disk until they are needed.
+
+        Raises:
+            `FileNotFoundError`: `directory` holds no index.
+        """
+        import bm25s
+
+        if not (Path(directory) / "offsets.npy").is_file():
+            raise FileNotFoundError(
+                f"{directory} holds no BM25 index. Make one with BM25Retriever.build(...).save(...)"
+            )
+        passages = PassageFile(directory)
+        return cls(bm25s.BM25.load(directory, mmap=mmap), passages if mmap else passages[:])
+
+    def __len__(self) -> int:
+        return len(self._passages)
+
+    def search(self, queries: list[str], k: int) -> list[list[Passage]]:
+        """Finds up to `k` passages for each query; `k` may exceed the corpus. A passage without a word of the query is
+        never among them, so a list may be short or empty.
+        """
+        import bm25s
+
+        if k < 1:
+            raise ValueError(f"k must be at least 1, got {k}")
+        if not queries:
+            return []
+        tokens = bm25s.tokenize(queries, token_pattern=_WORD, return_ids=False, show_progress=False)
+        threads = min(len(queries), os.cpu_count() or 1) if len(queries) > 1 else 0
+        k = min(k, len(self))
+        found = self._index.retrieve(tokens, k=k, show_progress=False, n_threads=threads)
+        return [
+            [self._passages[int(i)]._replace(score=float(s)) for i, s in zip(row, scores, strict=True) if s > 0]
+            for row, scores in zip(found.documents, found.scores, strict=True)
+        ]

@@ -1,0 +1,200 @@
+"""Exact match, F1 and format, as scalar cores and as TRL reward functions.
+
+Answers are compared as SQuAD does (lower case; no punctuation, articles or extra spaces; F1 on multisets of words), one
+objective at a time, by position. The reward of MemPO (arXiv 2603.00680, section 3) is 1 for a trajectory that is right
+in every objective and well-formed, else 0.
+"""
+
+import re
+import string
+import unicodedata
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from .prompts import ANSWER_TAG, MEMORY_TAG, TAGS, THINK_TAG, TOOL_CALL_TAG
+
+Message = dict[str, Any]
+Metric = Callable[[str, str], float]
+
+_ARTICLES = frozenset({"a", "an", "the"})
+_NO_TAG = rf"(?:(?!</?(?:{'|'.join(TAGS)})>).)*"
+
+
+def _block(tag: str) -> str:
+    return rf"<{tag}>{_NO_TAG}</{tag}>\s*"
+
+
+_ANSWER = re.compile(rf"<{ANSWER_TAG}>((?:(?!<{ANSWER_TAG}>).)*?)</{ANSWER_TAG}>", re.DOTALL)
+_START = rf"\s*(?P<memory>{_block(MEMORY_TAG)})?(?:{_block(THINK_TAG)})?"
+_SEARCH_TURN = re.compile(_START + _block(TOOL_CALL_TAG), re.DOTALL)
+_ANSWER_TURN = re.compile(_START + _block(ANSWER_TAG), re.DOTALL)
+
+
+def normalize_answer(text: str) -> str:
+    """SQuAD's normalisation, for any script: case folded, without punctuation, articles and extra spaces.
+
+    Compatibility forms are unified first (NFKC), and every Unicode punctuation mark is dropped, not just ASCII's. A
+    text of nothing but articles and punctuation keeps them, so that "The The" and "!!!" can be answers.
+    """
+    folded = unicodedata.normalize("NFKC", text).casefold()
+    words = "".join(character for character in folded if not _is_punctuation(character)).split()
+    return " ".join(word for word in words if word not in _ARTICLES) or " ".join(folded.split())
+
+
+def _is_punctuation(character: str) -> bool:
+    category = unicodedata.category(character)
+    # Cf are invisible: zero-width spaces, marks of direction.
+    return character in string.punctuation or category.startswith("P") or category == "Cf"
+
+
+def exact_match(prediction: str, answer: str) -> float:
+    """1.0 if both are the same after normalisation, else 0.0. One objective."""
+    return float(normalize_answer(prediction) == normalize_answer(answer))
+
+
+def f1_score(prediction: str, answer: str) -> float:
+    """Harmonic mean of word precision and recall, on multisets, after normalisation. One objective. In [0, 1]."""
+    predicted, gold = normalize_answer(prediction).split(), normalize_answer(answer).split()
+    shared = (Counter(predicted) & Counter(gold)).total()
+    return 2 * shared / (len(predicted) + len(gold)) if shared else 0.0
+
+
+def split_answer(prediction: str, answers: Sequence[str]) -> list[str]:
+    """Cuts an answer block at its semicolons into one text for each objective, by position.
+
+    With one objective nothing is cut. A gold answer that holds semicolons takes as many pieces as it has itself. The
+    result is shorter than `answers` if pieces are missing, and longer if there are too many; empty pieces at the end
+    are dropped.
+    """
+    if len(answers) == 1:
+        return [prediction]
+    pieces = prediction.split(";")
+    while pieces and not pieces[-1].strip():
+        pieces.pop()
+    texts = []
+    for answer in answers:
+        count = answer.count(";") + 1
+        if pieces:
+            texts.append(";".join(pieces[:count]))
+        pieces = pieces[count:]
+    return texts + pieces
+
+
+def objective_scores(
+    prediction: str | None,
+    answers: Sequence[str],
+    metric: Metric,
+    aliases: Sequence[Sequence[str]] | None = None,
+) -> list[float]:
+    """Scores each objective of one answer block.
+
+    Args:
+        prediction: what stands in the answer block; `None` if there is none, which scores 0.
+        answers: one gold answer for each objective.
+        metric: `exact_match` or `f1_score`.
+        aliases: for each objective, other texts that are as good as the gold answer; the best one counts.
+
+    Returns:
+        One score for each objective, and a 0.0 for each piece too many, so that the mean is never helped by adding
+        guesses. Length: at least `len(answers)`.
+    """
+    if aliases is not None and len(aliases) != len(answers):
+        raise ValueError(f"aliases must have one list for each answer: got {len(aliases)}, expected {len(answers)}")
+    texts = [] if prediction is None else split_answer(prediction, answers)
+    scores = [0.0] * max(len(answers), len(texts))
+    for i, (text, answer) in enumerate(zip(texts, answers, strict=False)):
+        golds = [answer, *(aliases[i] if aliases else ())]
+        scores[i] = max(metric(text, gold) for gold in golds)
+    return scores
+
+
+def extract_answer(completion: Sequence[Message]) -> str | None:
+    """Text of the last closed answer block of the last assistant message, or `None` if it has none."""
+    turns = _turns(completion)
+    blocks = _ANSWER.findall(turns[-1]) if turns else []
+    return blocks[-1].strip() if blocks else None
+
+
+def is_well_formed(completion: Sequence[Message]) -> bool:
+    """Whether each turn of a trajectory has MemPO's format: blocks, in order, and only white space between them.
+
+    A turn is an optional `<think>` block, then one `<tool_call>`, or in the last turn one `<answer>`. Every turn but
+    the first starts with one `<mem>` block; in the first it is optional. A block holds no other block's tag.
+    """
+    turns = _turns(completion)
+    if not turns:
+        return False
+    matches = [_SEARCH_TURN.fullmatch(turn) for turn in turns[:-1]] + [_ANSWER_TURN.fullmatch(turns[-1])]
+    return all(match and (match["memory"] or i == 0) for i, match in enumerate(matches))
+
+
+def _turns(completion: Sequence[Message]) -> list[str]:
+    return [message["content"] or "" for message in completion if message["role"] == "assistant"]
+
+
+def _mean_scores(
+    completions: list[list[Message]],
+    answers: list[list[str]],
+    metric: Metric,
+    aliases: list[list[list[str]] | None] | None,
+) -> list[float]:
+    means = []
+    rows = aliases if aliases is not None else [None] * len(completions)
+    for completion, golds, others in zip(completions, answers, rows, strict=True):
+        if isinstance(golds, str):
+            raise TypeError(f"each row of answers must be a list, one text for each objective; got {golds!r}")
+        scores = objective_scores(extract_answer(completion), golds, metric, others)
+        means.append(sum(scores) / len(scores))
+    return means
+
+
+def exact_match_reward(
+    completions: list[list[Message]],
+    answers: list[list[str]],
+    aliases: list[list[list[str]] | None] | None = None,
+    **kwargs: Any,
+) -> list[float]:
+    """TRL reward function: share of objectives answered exactly, in [0, 1].
+
+    Args:
+        completions (`list[list[dict]]`):
+            Messages of each rollout. An assistant message's `content` is the whole text of its turn.
+        answers (`list[list[str]]`):
+            Gold answers of each rollout, one for each objective.
+        aliases (`list[list[list[str]]]`, *optional*):
+            For each rollout and objective, other right answers.
+        **kwargs:
+            The trainer's other arguments; not used.
+    """
+    return _mean_scores(completions, answers, exact_match, aliases)
+
+
+def f1_reward(
+    completions: list[list[Message]],
+    answers: list[list[str]],
+    aliases: list[list[list[str]] | None] | None = None,
+    **kwargs: Any,
+) -> list[float]:
+    """TRL reward function: mean F1 over the objectives, in [0, 1]. Arguments as in `exact_match_reward`."""
+    return _mean_scores(completions, answers, f1_score, aliases)
+
+
+def format_reward(completions: list[list[Message]], **kwargs: Any) -> list[float]:
+    """TRL reward function: 1.0 if every turn has MemPO's format (see `is_well_formed`), else 0.0."""
+    return [float(is_well_formed(completion)) for completion in completions]
+
+
+def mempo_outcome_reward(
+    completions: list[list[Message]],
+    answers: list[list[str]],
+    aliases: list[list[list[str]] | None] | None = None,
+    **kwargs: Any,
+) -> list[float]:
+    """TRL reward function of MemPO: 1.0 if every objective is answered exactly and the format is right, else 0.0.
+
+    Arguments as in `exact_match_reward`.
+    """
+    right = exact_match_reward(completions, answers, aliases)
+    formed = format_reward(completions)
+    return [float(r == 1.0 and f == 1.0) for r, f in zip(right, formed, strict=True)]
