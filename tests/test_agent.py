@@ -1,0 +1,432 @@
+import json
+import re
+import threading
+import time
+
+import pytest
+import torch
+
+from fake_server import serve
+from mempo_trl.agent import MemoryAgent
+from mempo_trl.chat_loop import read_tool_calls, to_wire
+from mempo_trl.context import turn_rows, visible_context
+from mempo_trl.endpoints import ChatEndpoint, Sampling, VLLMServer
+from mempo_trl.rollout import LAST_TURN_NOTE, TurnLimits
+from mempo_trl.search import BM25Retriever, Passage, SearchEnvironment, build_prompt
+from mempo_trl.turns import find_turns
+
+FACTS = [Passage("0", "France", "Its capital is Paris."), Passage("1", "Peru", "Its capital is Lima.")]
+CALL = '<tool_call>\n{{"name": "search", "arguments": {{"query": "{}"}}}}\n</tool_call>'
+TURNS = [
+    "<think>a</think>" + CALL.format("France"),
+    "<mem>Paris</mem><think>b</think>" + CALL.format("Peru"),
+    "<mem>Paris, Lima</mem><think>c</think>" + CALL.format("Chile"),
+    "<mem>Paris, Lima</mem><think>d</think><answer>Paris; Lima</answer>",
+]
+
+
+@pytest.fixture
+def environment_factory():
+    retriever = BM25Retriever.build(FACTS)
+    return lambda: SearchEnvironment(retriever, top_k=1)
+
+
+class ScriptedGenerate:
+    """In place of `model.generate`: each row of a batch gets the next text of a script."""
+
+    def __init__(self, tokenizer, texts, end=True):
+        self.tokenizer, self.texts, self.end = tokenizer, list(texts), end
+        self.given = []  # ids without padding, one list for each call
+        self.configs = []
+
+    def __call__(self, ids, attention_mask, generation_config):
+        self.given.append([row[seen.bool()].tolist() for row, seen in zip(ids, attention_mask, strict=True)])
+        self.configs.append(generation_config)
+        text = self.texts.pop(0)
+        turns = [text] * len(ids) if isinstance(text, str) else text
+        rows = [self.tokenizer.encode(t) + [self.tokenizer.eos_token_id] * self.end for t in turns]
+        width = max(map(len, rows))
+        pad = self.tokenizer.pad_token_id
+        return torch.cat([ids, torch.tensor([row + [pad] * (width - len(row)) for row in rows])], dim=1)
+
+
+def scripted_agent(model, tokenizer, texts, environment_factory, context="memory", end=True, **options):
+    model.generate = ScriptedGenerate(tokenizer, texts, end)
+    return MemoryAgent(model, tokenizer, context=context, environment_factory=environment_factory, **options)
+
+
+# A transformers model
+
+
+@pytest.mark.parametrize("context", ["full", "memory"])
+def test_each_turn_is_generated_from_what_training_conditions_it_on(model, tokenizer, environment_factory, context):
+    agent = scripted_agent(model, tokenizer, TURNS, environment_factory, context)
+    trajectory = agent.run("Capital of France; capital of Peru")
+    episode = trajectory.episode
+    turns = find_turns(episode.mask)
+    given = [rows[0] for rows in model.generate.given]
+    for turn, (start, _) in enumerate(turns):
+        seen = visible_context(episode.prompt_ids, episode.completion_ids[:start], episode.mask[:start], context)
+        assert given[turn] == seen
+    assert len(given) == len(turns) == 4
+    if context == "memory":  # the rows of the loss
+        ids = torch.tensor([episode.prompt_ids + episode.completion_ids])
+        rows = turn_rows(ids, torch.ones_like(ids), torch.tensor([episode.mask]), tokenizer.pad_token_id)
+        for row, ids in enumerate(given):
+            context_ids = rows.input_ids[row, : -rows.width][rows.attention_mask[row, : -rows.width].bool()]
+            assert context_ids.tolist() == ids
+
+
+def test_trajectory_of_a_search(model, tokenizer, environment_factory):
+    heard = []
+    agent = scripted_agent(model, tokenizer, TURNS, environment_factory)
+    trajectory = agent.run("Capital of France; capital of Peru", on_message=heard.append)
+    assert trajectory.answer == "Paris; Lima"
+    assert trajectory.stop_reason == "done"
+    assert trajectory.turns == TURNS
+    assert trajectory.memories == [None, "Paris", "Paris, Lima", "Paris, Lima"]
+    assert [m["role"] for m in trajectory.messages] == ["assistant", "tool"] * 3 + ["assistant"]
+    assert "Its capital is Paris." in trajectory.messages[1]["content"]
+    assert heard == trajectory.messages
+    assert (trajectory.tool_calls, trajectory.tool_failures) == (3, 0)
+    given = [len(rows[0]) for rows in model.generate.given]
+    written = [len(tokenizer.encode(turn)) + 1 for turn in TURNS]
+    assert trajectory.turn_tokens == list(zip(given, written, strict=True))
+    assert trajectory.total_tokens == sum(given) + sum(written)
+    assert trajectory.peak_tokens == max(g + w for g, w in zip(given, written, strict=True))
+
+
+def test_the_prompt_is_the_trainers(model, tokenizer, environment_factory):
+    agent = scripted_agent(model, tokenizer, TURNS[-1:], environment_factory)
+    trajectory = agent.run("Capital of France?")
+    expected = tokenizer.apply_chat_template(
+        build_prompt("Capital of France?"),
+        tools=[environment_factory().search],
+        add_generation_prompt=True,
+        return_dict=False,
+    )
+    assert trajectory.episode.prompt_ids == model.generate.given[0][0] == expected
+
+
+def test_sampling_ignores_what_the_checkpoint_brings_along(model, tokenizer, environment_factory):
+    model.generation_config.repetition_penalty = 1.3
+    model.generation_config.eos_token_id = [tokenizer.eos_token_id, 7]
+    sampling = Sampling(temperature=0.7, top_p=0.9, max_turn_length=33)
+    agent = scripted_agent(model, tokenizer, TURNS[-1:], environment_factory, sampling=sampling)
+    agent.run("q")
+    (config,) = model.generate.configs
+    assert (config.temperature, config.top_p, config.max_new_tokens) == (0.7, 0.9, 33)
+    assert (config.top_k, config.repetition_penalty, config.do_sample) == (0, 1.0, True)
+    assert config.eos_token_id == [tokenizer.eos_token_id, 7]
+
+
+def test_real_sampling_depends_on_the_seed_alone(model, tokenizer, environment_factory):
+    agent = MemoryAgent(
+        model.train(), tokenizer, environment_factory=environment_factory, sampling=Sampling(max_turn_length=12)
+    )
+    state = torch.get_rng_state()
+    first, again, other = (agent.run("q", seed=seed).episode.completion_ids for seed in (1, 1, 2))
+    assert first == again != other
+    assert torch.equal(torch.get_rng_state(), state)
+    assert model.training  # as it was
+
+
+def test_greedy_turns_of_a_batch_are_those_of_each_alone(model, tokenizer, environment_factory):
+    options = {"environment_factory": environment_factory, "sampling": Sampling(0.0, max_turn_length=12)}
+    agent = MemoryAgent(model, tokenizer, **options)
+    questions = ["short", "a question that is quite a bit longer than the other"]
+    batch = [t.episode.completion_ids for t in agent.run_many(questions, concurrency=2)]
+    assert batch == [agent.run(q).episode.completion_ids for q in questions]
+
+
+def test_run_many_plays_chunks_and_keeps_the_order(model, tokenizer, environment_factory):
+    texts = [["<answer>0</answer>", "<answer>1</answer>"], ["<answer>2</answer>"]]
+    agent = scripted_agent(model, tokenizer, texts, environment_factory)
+    answers = [t.answer for t in agent.run_many(["a", "b", "c"], concurrency=2)]
+    assert answers == ["0", "1", "2"]
+    assert [len(rows) for rows in model.generate.given] == [2, 1]
+
+
+@pytest.mark.parametrize(
+    ("texts", "end", "limits", "reason"),
+    [
+        (TURNS[:1] * 3, True, TurnLimits(max_turns=2), "max_turns"),
+        (["<mem>x</mem><think>nothing to call</think>"], True, None, "finished"),
+        (TURNS[:1], False, None, "truncated"),
+        (TURNS[:1], True, TurnLimits(max_completion_length=60), "truncated"),
+        ([], True, TurnLimits(max_context_length=10), "truncated"),  # the prompt alone is too long
+    ],
+)
+def test_stop_reasons(model, tokenizer, environment_factory, texts, end, limits, reason):
+    agent = scripted_agent(model, tokenizer, texts, environment_factory, end=end, limits=limits)
+    trajectory = agent.run("q")
+    assert trajectory.stop_reason == reason
+    assert trajectory.answer is None
+    assert len(trajectory.turn_tokens) == len(trajectory.turns)
+
+
+def test_the_row_resets_the_environment_and_what_it_says_is_asked(model, tokenizer):
+    class Greeter:
+        def reset(self, **row):
+            self.row = row
+            return f" (hint: {row['hint']})"
+
+        def search(self, query: str) -> str:
+            """Searches.
+
+            Args:
+                query: what to look for.
+            """
+            return "found"
+
+        def get_reward(self):
+            return 1.0
+
+    agent = scripted_agent(model, tokenizer, ["<answer>x</answer>"], Greeter)
+    row = {"prompt": [{"role": "user", "content": "Where?"}], "hint": "north"}
+    trajectory = agent.run(row)
+    assert trajectory.environment.row == row
+    assert trajectory.prompt == [{"role": "user", "content": "Where? (hint: north)"}]
+    assert row["prompt"] == [{"role": "user", "content": "Where?"}]
+    assert list(trajectory.tools) == ["search"]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"context": "last"}, "Set one of full, memory"),
+        ({"context_turns": 0}, "Set it to 1 or more"),
+        ({"environment_factory": None}, "Pass tools or environment_factory"),
+        ({"tokenizer": None}, "Pass its tokenizer"),
+    ],
+)
+def test_arguments_that_cannot_work(model, tokenizer, environment_factory, options, message):
+    with pytest.raises(ValueError, match=message):
+        MemoryAgent(model, **{"tokenizer": tokenizer, "environment_factory": environment_factory, **options})
+
+
+def test_a_template_without_tools_is_refused(model, environment_factory):
+    from conftest import build_tokenizer
+
+    tokenizer = build_tokenizer()
+    tokenizer.chat_template = "{% for m in messages %}{{ m['content'] }}{% endfor %}"
+    with pytest.raises(ValueError, match="renders no tool calls"):
+        MemoryAgent(model, tokenizer, environment_factory=environment_factory)
+
+
+# A vLLM server
+
+
+def vllm_reply(tokenizer, texts, max_model_len=4096):
+    texts = iter(texts)
+
+    def reply(path, body):
+        if path == "/v1/models":
+            return {"data": [{"id": "policy", "max_model_len": max_model_len}]}
+        ids = [*tokenizer.encode(next(texts)), tokenizer.eos_token_id]
+        return {"choices": [{"token_ids": ids, "finish_reason": "stop"}]}
+
+    return reply
+
+
+def test_a_vllm_server_gets_and_gives_ids(model, tokenizer, environment_factory):
+    local = scripted_agent(model, tokenizer, TURNS, environment_factory).run("q")
+    with serve(vllm_reply(tokenizer, TURNS)) as server:
+        agent = MemoryAgent(VLLMServer(server.url), tokenizer, environment_factory=environment_factory)
+        trajectory = agent.run("q", seed=3)
+    assert trajectory.episode.completion_ids == local.episode.completion_ids
+    assert trajectory.turn_tokens == local.turn_tokens
+    asked = [body for path, body, _ in server.requests if path == "/v1/completions"]
+    assert [body["prompt"] for body in asked] == [rows[0] for rows in model.generate.given]
+    assert asked[0]["model"] == "policy"
+    assert asked[0]["return_token_ids"] is True
+    assert len({body["seed"] for body in asked}) == len(TURNS)  # no two turns with the same random numbers
+
+
+def test_the_servers_own_limit_holds(tokenizer, environment_factory):
+    prompt = len(tokenizer.apply_chat_template(build_prompt("q"), tools=[environment_factory().search])["input_ids"])
+    with serve(vllm_reply(tokenizer, TURNS, max_model_len=prompt + 50)) as server:
+        agent = MemoryAgent(VLLMServer(server.url), tokenizer, environment_factory=environment_factory)
+        trajectory = agent.run("q")
+    assert trajectory.stop_reason == "truncated"
+    assert len(trajectory.turns) == 1  # what the search found does not fit any more
+    assert server.requests[-1][1]["max_tokens"] <= 60
+
+
+def test_a_server_without_token_ids_is_an_error_that_says_what_to_do(tokenizer, environment_factory):
+    with serve(lambda path, body: {"data": [{"id": "m"}], "choices": [{"text": "hi"}]}) as server:
+        agent = MemoryAgent(VLLMServer(server.url), tokenizer, environment_factory=environment_factory)
+        trajectory = agent.run("q")
+    assert trajectory.stop_reason == "error"
+    assert "use ChatEndpoint" in trajectory.error
+
+
+def test_a_server_that_is_away_ends_each_episode_on_its_own(tokenizer, environment_factory):
+    server = VLLMServer("http://127.0.0.1:9", retries=1, backoff=0.01, timeout=1.0)
+    agent = MemoryAgent(server, tokenizer, environment_factory=environment_factory)
+    trajectories = list(agent.run_many(["a", "b"], concurrency=2))
+    assert [t.stop_reason for t in trajectories] == ["error", "error"]
+    assert "gave no answer in 2 attempts" in trajectories[0].error
+
+
+# A chat endpoint
+
+USAGE = {"prompt_tokens": 100, "completion_tokens": 10}
+
+
+def native(text, *queries):
+    """A reply of an endpoint that parses tool calls itself."""
+    calls = [
+        {"id": f"id-{q}", "type": "function", "function": {"name": "search", "arguments": json.dumps({"query": q})}}
+        for q in queries
+    ]
+    return chat(text, tool_calls=calls)
+
+
+def chat(text, finish_reason="stop", **message):
+    choice = {"message": {"role": "assistant", "content": text, **message}, "finish_reason": finish_reason}
+    return {"choices": [choice], "usage": USAGE}
+
+
+def chat_agent(server, environment_factory, context="memory", limits=None, **options):
+    endpoint = ChatEndpoint(server.url, "gpt", api_key="secret", **{"backoff": 0.01, "retries": 2, **options})
+    return MemoryAgent(endpoint, context=context, environment_factory=environment_factory, limits=limits)
+
+
+def bodies(server):
+    return [body for path, body, _ in server.requests if path == "/v1/chat/completions"]
+
+
+@pytest.mark.parametrize("parsed", [True, False])
+@pytest.mark.parametrize("context", ["memory", "full"])
+def test_messages_follow_the_same_rule(environment_factory, parsed, context):
+    if parsed:
+        queries = ["France", "Peru", "Chile"]
+        replies = [native(t.split("<tool_call>")[0], q) for t, q in zip(TURNS, queries, strict=False)]
+        replies.append(chat(TURNS[-1]))
+    else:
+        replies = [chat(turn) for turn in TURNS]
+    script = iter(replies)
+    with serve(lambda path, body: next(script)) as server:
+        trajectory = chat_agent(server, environment_factory, context).run("q")
+    assert trajectory.answer == "Paris; Lima"
+    assert trajectory.stop_reason == "done"
+    assert trajectory.memories == [None, "Paris", "Paris, Lima", "Paris, Lima"]
+    assert [json.loads(t.split("<tool_call>")[1].split("</tool_call>")[0]) for t in trajectory.turns[:-1]] == [
+        json.loads(t.split("<tool_call>")[1].split("</tool_call>")[0]) for t in TURNS[:-1]
+    ]
+    assert trajectory.turn_tokens == [(100, 10)] * 4
+    asked = [body["messages"] for body in bodies(server)]
+    wire = [to_wire(m) for m in trajectory.prompt + trajectory.messages]
+    starts = {"full": [2, 2, 2, 2], "memory": [2, 2, 4, 6]}[context]  # the first visible message
+    assert asked == [wire[:2] + wire[start : 2 + 2 * turn] for turn, start in enumerate(starts)]
+    assert wire[3]["tool_call_id"] == wire[2]["tool_calls"][0]["id"]
+    assert "<tool_call>" not in wire[2]["content"]
+    assert bodies(server)[0]["tools"][0]["function"]["name"] == "search"
+    assert server.requests[0][2]["Authorization"] == "Bearer secret"
+
+
+def test_errors_that_pass_are_retried(environment_factory):
+    script = iter([(500, {}, {}), (429, {}, {"Retry-After": "0"}), chat("<answer>x</answer>")])
+    with serve(lambda path, body: next(script)) as server:
+        trajectory = chat_agent(server, environment_factory).run("q")
+    assert trajectory.answer == "x"
+    assert len(server.requests) == 3
+
+
+@pytest.mark.parametrize(
+    ("reply", "error", "requests"),
+    [
+        ((500, {"error": "broken"}, {}), "HTTP 500.*broken", 3),
+        ((401, {"error": "no key"}, {}), "refused: HTTP 401.*no key", 1),
+        (b"<html>", "JSONDecodeError", 3),
+        ({"choices": []}, "no choices", 1),
+        ({"choices": [{"message": {"content": "x"}}]}, "how many tokens", 1),
+        (chat("x", tool_calls=[{"id": "1", "type": "custom"}]), "no function calls", 1),
+    ],
+)
+def test_errors_that_stay_end_the_episode_as_data(environment_factory, reply, error, requests):
+    reply = (200, reply, {}) if isinstance(reply, bytes) else reply
+    with serve(lambda path, body: reply) as server:
+        trajectory = chat_agent(server, environment_factory).run("q")
+    assert trajectory.stop_reason == "error"
+    assert re.search(error, trajectory.error)
+    assert len(server.requests) == requests
+    assert trajectory.messages == []
+
+
+def test_a_timeout_is_data(environment_factory):
+    with serve(lambda path, body: time.sleep(0.5) or chat("late")) as server:
+        trajectory = chat_agent(server, environment_factory, timeout=0.1, retries=1).run("q")
+    assert trajectory.stop_reason == "error"
+    assert "ReadTimeout" in trajectory.error
+
+
+def test_an_error_later_on_keeps_what_was_there(environment_factory):
+    script = iter([chat(TURNS[0]), (400, {"message": "no"}, {})])
+    with serve(lambda path, body: next(script)) as server:
+        trajectory = chat_agent(server, environment_factory).run("q")
+    assert trajectory.stop_reason == "error"
+    assert [m["role"] for m in trajectory.messages] == ["assistant", "tool"]
+
+
+def test_a_context_that_the_endpoint_cannot_hold_is_truncated(environment_factory):
+    problem = {"error": {"message": "This model's maximum context length is 8192", "code": "context_length_exceeded"}}
+    with serve(lambda path, body: (400, problem, {})) as server:
+        assert chat_agent(server, environment_factory).run("q").stop_reason == "truncated"
+
+
+def test_turn_limits_of_a_chat(environment_factory):
+    with serve(lambda path, body: chat(TURNS[0])) as server:
+        trajectory = chat_agent(server, environment_factory, limits=TurnLimits(max_turns=2)).run("q")
+    assert trajectory.stop_reason == "max_turns"
+    assert trajectory.messages[1]["content"].endswith(LAST_TURN_NOTE)
+    with serve(lambda path, body: chat("<mem>cut", "length")) as server:
+        assert chat_agent(server, environment_factory).run("q").stop_reason == "truncated"
+
+
+def test_arguments_that_are_no_json_reach_the_model_as_an_error(environment_factory):
+    call = {"id": "1", "type": "function", "function": {"name": "search", "arguments": '{"query": '}}
+    script = iter([chat("", tool_calls=[call]), chat("<answer>x</answer>")])
+    with serve(lambda path, body: next(script)) as server:
+        trajectory = chat_agent(server, environment_factory).run("q")
+    assert "must be a JSON object" in trajectory.messages[1]["content"]
+    assert (trajectory.tool_calls, trajectory.tool_failures) == (1, 1)
+
+
+def test_fields_of_a_request_can_be_replaced_or_left_out(environment_factory):
+    extra = {"max_tokens": None, "max_completion_tokens": 9}
+    with serve(lambda path, body: chat("<answer>x</answer>")) as server:
+        chat_agent(server, environment_factory, extra=extra, tool_choice="none").run("q")
+    (body,) = bodies(server)
+    assert "max_tokens" not in body
+    assert body["max_completion_tokens"] == 9
+    assert body["tool_choice"] == "none"
+    assert "seed" not in body
+
+
+def test_many_questions_are_asked_at_once(environment_factory):
+    together = threading.Barrier(16, timeout=10)  # breaks unless 16 requests are under way at a time
+
+    def reply(path, body):
+        together.wait()
+        return chat(f"<answer>{body['messages'][1]['content']}</answer>")
+
+    questions = [str(i) for i in range(16)]
+    with serve(reply) as server:
+        answers = [t.answer for t in chat_agent(server, environment_factory).run_many(questions, concurrency=16)]
+    assert answers == questions
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "no call",
+        "<tool_call>not json</tool_call>",
+        "<tool_call>[1]</tool_call>",
+        '<tool_call>{"name": "x"}</tool_call>',
+        '<tool_call>{"name": "x", "arguments": {}}',
+    ],
+)
+def test_text_without_a_readable_call(text):
+    assert read_tool_calls(text) == []
