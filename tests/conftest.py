@@ -32,6 +32,15 @@ CORPUS = [
     "<mem>the capital of France is Paris</mem><think>I need one more fact.</think>",
     '<tool_call>\n{"name": "search", "arguments": {"query": "capital of Peru"}}\n</tool_call>',
     "<answer>Paris; Lima</answer> <|im_start|>assistant user system tool_response",
+    # Often, so that its lines become few tokens and prompts stay short.
+    *([qwen2_5_chat_template.replace("\\n", "\n")] * 20),
+    *(
+        [
+            '{"type": "function", "function": {"name": "search", "description": "Searches.", "parameters": {"type": "object", '
+            '"properties": {"query": {"type": "string", "description": "what to look for."}}, "required": ["query"]}}}'
+        ]
+        * 20
+    ),
 ]
 
 
@@ -41,7 +50,7 @@ def build_tokenizer() -> PreTrainedTokenizerFast:
     split = pre_tokenizers.Split(Regex(r"\n|[^\n]+"), "isolated")
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence([split, pre_tokenizers.ByteLevel(add_prefix_space=False)])
     tokenizer.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(vocab_size=400, initial_alphabet=pre_tokenizers.ByteLevel.alphabet())
+    trainer = trainers.BpeTrainer(vocab_size=900, initial_alphabet=pre_tokenizers.ByteLevel.alphabet())
     tokenizer.train_from_iterator(CORPUS, trainer)
     specials = ["<|im_start|>", "<|im_end|>", "<|endoftext|>"]
     tokenizer.add_special_tokens([AddedToken(token, special=True) for token in specials])
@@ -76,12 +85,18 @@ def build_model(vocab_size: int, kind: str = "qwen2", seed: int = 0, **overrides
         "qwen3": (Qwen3Config, Qwen3ForCausalLM),
         "llama": (LlamaConfig, LlamaForCausalLM),
     }[kind]
-    options = dict(
-        vocab_size=vocab_size, hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4,
-        num_key_value_heads=2, head_dim=8, max_position_embeddings=2048, tie_word_embeddings=True,
-    )  # fmt: skip
+    options = {
+        "hidden_size": 32,
+        "intermediate_size": 64,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 8,
+        "max_position_embeddings": 2048,
+        "tie_word_embeddings": True,
+    }
     torch.manual_seed(seed)
-    model = model_class(config_class(**{**options, **overrides}))
+    model = model_class(config_class(vocab_size=vocab_size, **{**options, **overrides}))
     # Larger weights than at initialisation, so that probabilities differ from uniform.
     with torch.no_grad():
         for parameter in model.parameters():

@@ -1,0 +1,103 @@
+import asyncio
+import threading
+
+import pytest
+
+from mempo_trl.tools import ToolResult, call_tool, run_concurrently
+
+
+def call(name, arguments):
+    return {"type": "function", "function": {"name": name, "arguments": arguments}}
+
+
+def broken(query):
+    raise RuntimeError("no such index")
+
+
+async def slow_echo(query):
+    await asyncio.sleep(0)
+    return query
+
+
+TOOLS = {"echo": lambda query: query, "broken": broken, "slow_echo": slow_echo}
+
+
+def test_a_tool_s_value_is_text():
+    assert call_tool(TOOLS, call("echo", {"query": 3})) == ToolResult("3")
+
+
+@pytest.mark.parametrize(
+    ("tool_call", "text"),
+    [
+        (call("find", {}), "there is no tool 'find'. Tools: broken, echo, slow_echo"),
+        (call("broken", {"query": "x"}), "broken failed: no such index"),
+        (call("echo", {"wrong": 1}), "unexpected keyword argument 'wrong'"),
+        (call("echo", {}), "missing 1 required"),
+        (call("echo", ["x"]), "must be a JSON object, got ['x']"),
+    ],
+)
+def test_a_failure_is_a_short_text(tool_call, text):
+    result = call_tool(TOOLS, tool_call)
+    assert result.failed
+    assert text in result.text
+    assert len(result.text) < 600
+
+
+def test_async_tools_run_in_the_given_loop_or_their_own():
+    assert call_tool(TOOLS, call("slow_echo", {"query": "x"})) == ToolResult("x")
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever, daemon=True)
+    thread.start()
+
+    async def which():
+        return asyncio.get_running_loop() is loop
+
+    assert call_tool({"which": which}, call("which", {}), loop) == ToolResult("True")
+    loop.call_soon_threadsafe(loop.stop)
+    thread.join()
+    loop.close()
+
+
+def test_calls_run_together_and_results_keep_their_order():
+    barrier = threading.Barrier(8, timeout=10)  # passes only if eight calls wait at once
+
+    def work(index):
+        barrier.wait()
+        return ToolResult(str(index))
+
+    results = run_concurrently([lambda i=i: work(i) for i in range(8)], timeout=20)
+    assert [r.text for r in results] == [str(i) for i in range(8)]
+
+
+def test_no_more_than_the_limit_run_at_once():
+    running, most, lock = 0, 0, threading.Lock()
+
+    def work():
+        nonlocal running, most
+        with lock:
+            running += 1
+            most = max(most, running)
+        threading.Event().wait(0.01)
+        with lock:
+            running -= 1
+        return ToolResult("")
+
+    assert len(run_concurrently([work] * 12, concurrency=3)) == 12
+    assert most <= 3
+
+
+def test_a_call_that_hangs_is_left_behind():
+    forever = threading.Event()
+
+    def hang():
+        forever.wait()
+        return ToolResult("late")
+
+    results = run_concurrently([hang, lambda: ToolResult("fine"), hang], timeout=0.1, concurrency=1)
+    assert [r.failed for r in results] == [True, False, True]
+    assert "within 0.1 s" in results[0].text
+    forever.set()
+
+
+def test_no_calls():
+    assert run_concurrently([]) == []
