@@ -8,11 +8,12 @@ import torch
 
 from fake_server import serve
 from mempo_trl.agent import MemoryAgent
-from mempo_trl.chat_loop import read_tool_calls, to_wire
+from mempo_trl.chat_loop import to_wire
 from mempo_trl.context import turn_rows, visible_context
 from mempo_trl.endpoints import ChatEndpoint, Sampling, VLLMServer
 from mempo_trl.rollout import LAST_TURN_NOTE, TurnLimits
 from mempo_trl.search import BM25Retriever, Passage, SearchEnvironment, build_prompt
+from mempo_trl.trajectory import read_tool_calls
 from mempo_trl.turns import find_turns
 
 FACTS = [Passage("0", "France", "Its capital is Paris."), Passage("1", "Peru", "Its capital is Lima.")]

@@ -70,7 +70,7 @@ class MemoryAgent:
         self.limits = limits or TurnLimits()
         self.sampling = sampling or Sampling()
         self.model: LocalModel | VLLMServer | ChatEndpoint
-        self.model = LocalModel(model, tokenizer) if isinstance(model, PreTrainedModel) else model
+        self.model = model if isinstance(model, (VLLMServer, ChatEndpoint)) else LocalModel(model, tokenizer)
         self._format = None if isinstance(model, ChatEndpoint) else ChatFormat(tokenizer)
 
     def run(self, question: Question, on_message: OnMessage | None = None, seed: int | None = None) -> Trajectory:

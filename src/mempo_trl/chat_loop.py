@@ -1,7 +1,6 @@
 """The turn loop for chat endpoints: `rollout.TurnLoop` on messages in place of token ids."""
 
 import json
-import re
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
@@ -13,11 +12,8 @@ from .context import visible_start
 from .endpoints import ChatReply
 from .rollout import LAST_TURN_NOTE, TurnLimits
 from .tools import call_tool, run_concurrently
-from .trajectory import Message, Trajectory, TurnTokens
+from .trajectory import TOOL_CALL, Message, Trajectory, TurnTokens, read_tool_calls
 from .turns import find_turns
-
-_TOOL_CALL = re.compile(r"<tool_call>(.*?)</tool_call>", re.DOTALL)
-
 
 # Asks for one message, given the messages so far and the schemas of the tools.
 Complete = Callable[[list[Message], list[dict[str, Any]]], ChatReply]
@@ -96,15 +92,6 @@ class ChatLoop:
         return messages
 
 
-def read_tool_calls(text: str) -> list[Message]:
-    """The tool calls that stand between tags in a turn's text; none if one of them is no call."""
-    try:
-        functions = [json.loads(block) for block in _TOOL_CALL.findall(text)]
-        return [{"function": {"name": f["name"], "arguments": f["arguments"]}} for f in functions]
-    except (ValueError, KeyError, TypeError):
-        return []
-
-
 def _parsed(call: Mapping[str, Any], default_id: str) -> Message:
     """One call with an id, and its arguments as an object where they are one."""
     function = call["function"]
@@ -126,4 +113,4 @@ def to_wire(message: Message) -> Message:
         {**call, "function": {**call["function"], "arguments": json.dumps(call["function"]["arguments"])}}
         for call in message["tool_calls"]
     ]
-    return {"role": "assistant", "content": _TOOL_CALL.sub("", message["content"]).strip(), "tool_calls": calls}
+    return {"role": "assistant", "content": TOOL_CALL.sub("", message["content"]).strip(), "tool_calls": calls}

@@ -1,5 +1,6 @@
 """What an agent did on one question."""
 
+import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
 
 Message = dict[str, Any]
 
+TOOL_CALL = re.compile(r"<tool_call>(.*?)</tool_call>", re.DOTALL)
 _MEMORY = re.compile(r"<mem>((?:(?!<mem>).)*?)</mem>", re.DOTALL)
 
 
@@ -83,3 +85,12 @@ class Trajectory:
     def total_tokens(self) -> int:
         """All tokens that the model read or wrote: context and turn, summed over the turns."""
         return sum(map(sum, self.turn_tokens))
+
+
+def read_tool_calls(text: str) -> list[Message]:
+    """The tool calls that stand between tags in a turn's text; none if one of them is no call."""
+    try:
+        functions = [json.loads(block) for block in TOOL_CALL.findall(text)]
+        return [{"function": {"name": f["name"], "arguments": f["arguments"]}} for f in functions]
+    except (ValueError, KeyError, TypeError):
+        return []
