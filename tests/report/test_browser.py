@@ -207,6 +207,15 @@ def test_an_episode_without_credit_or_tokens_is_plain_text(browser: Page, tmp_pa
     assert browser.evaluate("document.querySelector('#legend').hidden")
 
 
+def test_a_tool_call_shows_whatever_arguments_the_model_wrote(browser: Page, tmp_path: Path) -> None:
+    trace = next(make_traces(1))
+    for turn, arguments in zip(trace["turns"], [{"query": "a", "k": 2}, None, "text"], strict=False):
+        turn["tool_calls"] = [{"name": "search", "arguments": arguments}]  # type: ignore[typeddict-item]
+    browser.open(write_viewer([trace], tmp_path / "viewer.html"))
+    calls = browser.evaluate("[...document.querySelectorAll('.call')].map(node => node.textContent)")
+    assert calls == ['search(query="a", k=2)', "search(null)", 'search("text")']
+
+
 def test_without_a_baseline_only_the_memory_s_probabilities_show(browser: Page, tmp_path: Path) -> None:
     trace = next(make_traces(1))
     for turn in trace["turns"]:

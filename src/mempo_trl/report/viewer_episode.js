@@ -128,7 +128,9 @@ function answerTokens(trace, turn) {
 }
 
 function callText(call) {
-  const named = Object.entries(call.arguments).map(([name, value]) => `${name}=${JSON.stringify(value)}`);
+  const given = call.arguments; // whatever JSON the model wrote
+  if (given === null || typeof given !== "object") return `${call.name}(${JSON.stringify(given)})`;
+  const named = Object.entries(given).map(([name, value]) => `${name}=${JSON.stringify(value)}`);
   return `${call.name}(${named.join(", ")})`;
 }
 
