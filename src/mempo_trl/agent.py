@@ -63,6 +63,7 @@ class MemoryAgent:
             raise ValueError("an agent without tools has one turn. Pass tools or environment_factory")
         if tokenizer is None and not isinstance(model, ChatEndpoint):
             raise ValueError(f"{type(model).__name__} is run on token ids. Pass its tokenizer")
+        self.tokenizer = tokenizer
         self.tools = list(tools)
         self.context = context
         self.context_turns = context_turns
@@ -88,16 +89,23 @@ class MemoryAgent:
         return trajectory
 
     def run_many(
-        self, questions: Sequence[Question], concurrency: int = 16, seed: int | None = None
+        self, questions: Sequence[Question], concurrency: int = 16, seed: int | Sequence[int] | None = None
     ) -> Iterator[Trajectory]:
         """Plays questions, and yields their trajectories in order.
 
         Args:
             questions: as in `run`.
             concurrency: how many are played at once: a batch of a model in this process, or requests to a server.
-            seed: question i is sampled with `seed + i`; a batch in this process with that of its first.
+            seed: question i is sampled with `seed + i`, or with a seed of its own if there is one for each. A batch in
+                this process has that of its first question.
         """
-        seeds = [None if seed is None else seed + number for number in range(len(questions))]
+        seeds: Sequence[int | None]
+        if seed is None or isinstance(seed, int):
+            seeds = [None if seed is None else seed + number for number in range(len(questions))]
+        else:
+            seeds = seed
+        if len(seeds) != len(questions):
+            raise ValueError(f"each question needs a seed: got {len(seeds)} seeds, expected {len(questions)}")
         if isinstance(self.model, LocalModel):
             for first in range(0, len(questions), concurrency):
                 yield from self._play(questions[first : first + concurrency], None, seeds[first])

@@ -6,12 +6,6 @@ from functools import partial
 from typing import Any
 
 from transformers import PreTrainedTokenizerBase
-from trl.chat_template_utils import (
-    add_response_schema,
-    get_training_chat_template,
-    is_chat_template_prefix_preserving,
-    supports_tool_calling,
-)
 
 from .rollout import tool_suffix_ids
 
@@ -30,17 +24,19 @@ class ChatFormat:
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
+        from trl import chat_template_utils as templates
+
         name = tokenizer.name_or_path or type(tokenizer).__name__
-        if not tokenizer.chat_template or not supports_tool_calling(tokenizer):
+        if not tokenizer.chat_template or not templates.supports_tool_calling(tokenizer):
             raise ValueError(
                 f"the chat template of {name} renders no tool calls. Use a model that was trained with tools, or set "
                 "tokenizer.chat_template to a template with tools, such as Qwen2.5's"
             )
         if not any(getattr(tokenizer, key, None) for key in ("response_template", "response_schema")):
-            add_response_schema(tokenizer)
+            templates.add_response_schema(tokenizer)
         self.tokenizer = tokenizer
-        preserving = is_chat_template_prefix_preserving(tokenizer)
-        self.chat_template = None if preserving else get_training_chat_template(tokenizer)
+        preserving = templates.is_chat_template_prefix_preserving(tokenizer)
+        self.chat_template = None if preserving else templates.get_training_chat_template(tokenizer)
         self.suffix_ids = partial(tool_suffix_ids, tokenizer, chat_template=self.chat_template)
 
     def prompt_ids(self, messages: list[dict[str, Any]], tools: Sequence[Callable[..., Any]]) -> list[int]:
