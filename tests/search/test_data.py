@@ -87,7 +87,7 @@ HOTPOT = [
         "_id": "5a7a06935542990198eaf050",
         "answer": "1986",
         "question": "When did the magazine of Arthur's editor start?",
-        "supporting_facts": [["Arthur", 0], ["First", 1], ["Arthur", 1], ["First", 9]],
+        "supporting_facts": [["Arthur", 0], ["First", 1], ["Arthur", 1], ["First", 9], ["Gone", 0]],
         "context": [
             ["Arthur", ["Arthur had an editor.", " It was Ada."]],
             ["First", ["First is a magazine.", " It started in 1986.", " It is big."]],

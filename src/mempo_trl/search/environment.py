@@ -1,15 +1,12 @@
 """The search task as a TRL environment: one tool, `search`, and text that cannot be mistaken for the policy's own."""
 
 import logging
-import re
 from typing import Any
 
 from .prompts import ANSWER_TAG
 from .retrieval import Passage, Retriever
 
 logger = logging.getLogger(__name__)
-
-_ANSWER = re.compile(rf"<{ANSWER_TAG}>.*?</{ANSWER_TAG}>", re.DOTALL)
 
 # Every special token and tag in use opens with one of these: <mem>, <|im_end|>, <｜User｜>, </s>, [INST], [PAD7]. The
 # look-alikes behind the first of each kind become it under the Unicode normalisation (NFKC) of some tokenizers.
@@ -60,7 +57,8 @@ class SearchEnvironment:
     @property
     def done(self) -> bool:
         """Whether the current turn holds a closed answer block: the episode is over."""
-        return _ANSWER.search(self.turn_text) is not None
+        _, opened, rest = self.turn_text.partition(f"<{ANSWER_TAG}>")
+        return bool(opened) and f"</{ANSWER_TAG}>" in rest
 
     def search(self, query: str) -> str:
         """
