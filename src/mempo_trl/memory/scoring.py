@@ -61,6 +61,23 @@ def _last_token_logps(model: nn.Module, rows: list[list[int]], count: int, pad_t
     return logits.float().log_softmax(dim=-1).gather(-1, labels).squeeze(-1)
 
 
+def empty_scores(
+    model: nn.Module,
+    prompt_ids: Sequence[list[int]],
+    completion_ids: Sequence[list[int]],
+    answer_ids: Sequence[list[int]],
+    contexts: Sequence[AnswerContext],
+) -> Tensor:
+    """Zeros for the answers of N contexts, after a check that the lists are parallel. Shape: (N, L)."""
+    if not len(prompt_ids) == len(completion_ids) == len(answer_ids):
+        raise ValueError(
+            f"got {len(prompt_ids)} prompts, {len(completion_ids)} completions and {len(answer_ids)} answers, expected "
+            "as many of each"
+        )
+    length = max((len(answer_ids[context.row]) for context in contexts), default=0)
+    return torch.zeros(len(contexts), length, device=next(model.parameters()).device)
+
+
 def score_answers(
     model: nn.Module,
     prompt_ids: Sequence[list[int]],
@@ -92,14 +109,8 @@ def score_answers(
 
     Source: method.md, section 3.
     """
-    if not len(prompt_ids) == len(completion_ids) == len(answer_ids):
-        raise ValueError(
-            f"got {len(prompt_ids)} prompts, {len(completion_ids)} completions and {len(answer_ids)} answers, expected "
-            "as many of each"
-        )
+    scores = empty_scores(model, prompt_ids, completion_ids, answer_ids, contexts)
     rows = [prompt_ids[c.row] + completion_ids[c.row][c.start : c.end] + answer_ids[c.row] for c in contexts]
-    device = next(model.parameters()).device
-    scores = torch.zeros(len(rows), max((len(answer_ids[c.row]) for c in contexts), default=0), device=device)
     batches = _batches([len(row) for row in rows], max_tokens)
     with evaluation_mode(model):
         for batch in batches:
