@@ -43,7 +43,7 @@ class Scripted:
         turns = []
         for row, ids in enumerate(prompt_ids):
             key = (self.state.global_step, ids, (offset + row) % num_generations if first else "")
-            turns.append(self._tokenizer.encode(self._text(random.Random(repr(key)), key[2])) + [self.eos_token_ids[0]])
+            turns.append([*self._tokenizer.encode(self._text(random.Random(repr(key)), key[2])), self.eos_token_ids[0]])
         if not hasattr(self, "turns_given"):
             self.turns_given = []
         self.turns_given += zip(prompt_ids, turns, strict=True)

@@ -58,7 +58,7 @@ def test_ids_mask_and_messages_of_two_turns(tokenizer):
     first, second = "<think>a</think>" + tool_call("x"), "<mem>m</mem><answer>b</answer>"
     (episode,), script = play(tokenizer, [[first, second]], logprobs=True)
     eos = tokenizer.eos_token_id
-    turn, answer = tokenizer.encode(first) + [eos], tokenizer.encode(second) + [eos]
+    turn, answer = [*tokenizer.encode(first), eos], [*tokenizer.encode(second), eos]
     suffix = tool_suffix_ids(tokenizer, [{"role": "tool", "name": "search", "content": "found x"}])
     assert episode.completion_ids == turn + suffix + answer
     assert episode.mask == [1] * len(turn) + [0] * len(suffix) + [1] * len(answer)
@@ -71,7 +71,7 @@ def test_ids_mask_and_messages_of_two_turns(tokenizer):
     assert tokenizer.decode(suffix) == (
         "\n<|im_start|>user\n<tool_response>\nfound x\n</tool_response><|im_end|>\n<|im_start|>assistant\n"
     )
-    assert script.given == [[[0, 0]], [[0, 0] + turn + suffix]]
+    assert script.given == [[[0, 0]], [[0, 0, *turn, *suffix]]]
 
 
 def test_memory_context_gives_the_last_turn_only(tokenizer):
@@ -80,7 +80,7 @@ def test_memory_context_gives_the_last_turn_only(tokenizer):
     suffix = {
         q: tool_suffix_ids(tokenizer, [{"role": "tool", "name": "search", "content": f"found {q}"}]) for q in "abc"
     }
-    ids = [tokenizer.encode(t) + [tokenizer.eos_token_id] for t in turns]
+    ids = [[*tokenizer.encode(t), tokenizer.eos_token_id] for t in turns]
     given = [contexts[0] for contexts in script.given]
     assert given == [
         [0, 0],

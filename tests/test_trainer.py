@@ -102,10 +102,10 @@ def test_advantages_land_on_the_memories(tmp_path, model, tokenizer, questions):
     batch = generate_batch(trainer)
     judged = 0
     for row, episode in enumerate(trainer._episodes):
-        expected = trainer._outcome_advantages[row].repeat(batch["completion_ids"].size(1))
+        expected = trainer.last_rollout.outcome_advantages[row].repeat(batch["completion_ids"].size(1))
         for turn, start, end in find_memory_spans(tokenizer, episode.completion_ids, episode.mask):
-            expected[start:end] += 0.5 * trainer._memory_advantages[row, turn]
-            judged += turn > 0 and trainer._memory_advantages[row, turn].item() != 0
+            expected[start:end] += 0.5 * trainer.last_rollout.memory_advantages[row, turn]
+            judged += turn > 0 and trainer.last_rollout.memory_advantages[row, turn].item() != 0
         torch.testing.assert_close(batch["advantages"][row], expected)
     assert judged > 3
     # Turn 1 summarises nothing: no reward, whatever it wrote.
@@ -381,7 +381,7 @@ def test_another_trl_is_named():
             """Another signature."""
 
     check_trl()
-    with pytest.raises(ImportError, match="pip install 'trl>=1.16,<1.17'"):
+    with pytest.raises(ImportError, match=r"pip install 'trl>=1\.16,<1\.17'"):
         check_trl(OtherTrainer)
 
 

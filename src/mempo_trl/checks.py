@@ -1,15 +1,20 @@
 """What cannot work is refused at the start, saying what was set, why it cannot hold and what to set."""
 
 import inspect
+from collections.abc import Sequence
 from typing import Any
 
 import trl
+from accelerate.logging import get_logger
 from datasets import Dataset, IterableDataset
 from transformers import ProcessorMixin
 from trl import GRPOTrainer
 
 from .config import MemPOConfig
 from .memory.answers import check_answers
+from .rollout import Episode
+
+logger = get_logger(__name__)
 
 TRL_VERSIONS = "trl>=1.16,<1.17"
 # The hooks of GRPOTrainer that are overridden or called, with the parameters that are relied on.
@@ -85,6 +90,16 @@ def check_dataset(dataset: Any, answers_column: str, name: str) -> None:
         )
     for row, answers in enumerate(dataset[answers_column]):
         check_row_answers(answers, f"row {row} of {name}")
+
+
+def warn_if_truncated(episodes: Sequence[Episode], share: float = 0.9) -> None:
+    """Warns once if nearly all episodes ran into a limit, which leaves no reward to learn from."""
+    truncated = sum(episode.stop_reason == "truncated" for episode in episodes)
+    if truncated >= share * len(episodes):
+        logger.warning_once(
+            f"{truncated} of {len(episodes)} episodes were truncated. Raise max_completion_length (the episode), "
+            "max_turn_length (a turn) or the engine's context, or lower max_tool_length (a tool result)"
+        )
 
 
 def check_row_answers(answers: Any, where: str) -> list[str]:

@@ -10,13 +10,14 @@ from torch.nn.functional import pad
 from trl import GRPOTrainer
 from trl.trainer.utils import get_config_model_id
 
-from .checks import check_dataset, check_row_answers, check_trl, refuse_combinations
+from .checks import check_dataset, check_row_answers, check_trl, refuse_combinations, warn_if_truncated
 from .config import MemPOConfig
 from .context import is_single_turn, turn_rows, visible_start
 from .memory import encode_answer, find_memory_spans, score_answers
 from .memory.advantages import memory_advantages, token_advantages
 from .memory.judgement import JudgedMemories, judge_memories
 from .metrics import episode_metrics, memory_metrics
+from .record import RolloutRecord
 from .rollout import Episode, TurnLimits, TurnLoop
 from .turns import find_turns
 
@@ -102,6 +103,7 @@ class MemPOTrainer(GRPOTrainer):
         if self._is_vlm:
             raise ValueError("MemPO works on text alone: pass a tokenizer as processing_class, and a text model")
         self._limit_turns(args.max_turn_length)
+        self.last_rollout: RolloutRecord | None = None
 
     def _limit_turns(self, tokens: int) -> None:
         """Bounds what one call generates to a turn; `max_completion_length` bounds the episode."""
@@ -177,6 +179,7 @@ class MemPOTrainer(GRPOTrainer):
                 episode.stop_reason = "truncated"
             episodes.append(episode)
         self._episodes = loop.run(episodes)
+        warn_if_truncated(self._episodes)
         masks = [torch.tensor(episode.mask, device=self.accelerator.device) for episode in episodes]
         self._turn_mask = torch.nn.utils.rnn.pad_sequence(masks, batch_first=True)  # (B, C)
         return (
@@ -195,24 +198,31 @@ class MemPOTrainer(GRPOTrainer):
         self, inputs: list[dict[str, Any]], prompts: list, completions: list, completion_ids_list: list[list[int]]
     ) -> Tensor:
         rewards = super()._calculate_rewards(inputs, prompts, completions, completion_ids_list)
-        self._memories = self._judge_memories([row[self.args.answers_column] for row in inputs])
+        self._prompts, self._rewards_by_name = prompts, dict(zip(self.reward_func_names, rewards.T, strict=True))
+        self._answers = [
+            encode_answer(
+                self._tokenizer,
+                check_row_answers(row[self.args.answers_column], "a row of the dataset"),
+                self.args.answer_template,
+            )
+            for row in inputs
+        ]
+        self._memories = self._judge_memories()
+        self._log_completion_extra("stop_reason", [episode.stop_reason for episode in self._episodes])
+        self._log_completion_extra("memory_rewards", self._memories.rewards.tolist())
         for name, values in episode_metrics(self._episodes, self._memories).items():
             for value in values:
                 self._log_metric(name, value)
         return rewards
 
-    def _judge_memories(self, answers: list[list[str]]) -> JudgedMemories:
+    def _judge_memories(self) -> JudgedMemories:
         args, episodes = self.args, self._episodes
-        encoded = [
-            encode_answer(self._tokenizer, check_row_answers(row, "a row of the dataset"), args.answer_template)
-            for row in answers
-        ]
         score = partial(
             score_answers,
             self.model,
             [episode.prompt_ids for episode in episodes],
             [episode.completion_ids for episode in episodes],
-            [answer.ids for answer in encoded],
+            [answer.ids for answer in self._answers],
             pad_token_id=self._tokenizer.pad_token_id,
             max_tokens=args.memory_scoring_tokens,
             equalize=self._max_over_ranks,
@@ -220,7 +230,7 @@ class MemPOTrainer(GRPOTrainer):
         with self.accelerator.autocast():
             return judge_memories(
                 [find_memory_spans(self._tokenizer, e.completion_ids, e.mask) for e in episodes],
-                encoded,
+                self._answers,
                 None if args.memory_baseline == "none" else [self._baselines(e) for e in episodes],
                 max(episode.turns for episode in episodes),
                 score,
@@ -253,13 +263,21 @@ class MemPOTrainer(GRPOTrainer):
             self._metrics[mode][name].append(value)
         advantages = memory_advantages(rewards, group_size, args.memory_std_floor, args.memory_pool)
         first = self.accelerator.process_index * len(inputs)
-        self._outcome_advantages = output["advantages"]
-        self._memory_advantages = advantages[first : first + len(inputs)]  # (B, T)
+        mine = slice(first, first + len(inputs))
+        outcome, memory = output["advantages"], advantages[mine]  # (B,), (B, T)
         output["advantages"] = token_advantages(
+            outcome, args.memory_weight * memory, memories.spans, output["completion_ids"].size(1)
+        )
+        self.last_rollout = RolloutRecord(
+            inputs,
+            self._prompts,
+            self._episodes,
+            self._answers,
+            memories,
+            {name: values[mine] for name, values in self._rewards_by_name.items()},
+            outcome,
+            memory,
             output["advantages"],
-            args.memory_weight * self._memory_advantages,
-            memories.spans,
-            output["completion_ids"].size(1),
         )
         return output
 

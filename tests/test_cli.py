@@ -1,0 +1,352 @@
+import json
+import subprocess
+import sys
+
+import pytest
+
+from fake_server import serve
+from mempo_trl.cli import build_parser, main
+from mempo_trl.eval_grid import read_summary
+from mempo_trl.report.traces import read_traces
+from mempo_trl.search import BM25Retriever
+
+COMMANDS = ["run", "eval", "compare", "view", "plot", "index", "serve-retriever", "traces", "sft", "train"]
+CAPITALS = {"France": "Paris", "Peru": "Lima", "Chile": "Santiago", "Japan": "Tokyo"}
+
+
+@pytest.fixture
+def corpus(tmp_path):
+    path = tmp_path / "corpus.jsonl"
+    rows = [{"id": c, "title": c, "text": f"The capital of {c} is {city}."} for c, city in CAPITALS.items()]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return str(path)
+
+
+@pytest.fixture
+def questions(tmp_path):
+    path = tmp_path / "questions.jsonl"
+    rows = [{"question": f"capital of {c}", "answers": [city], "id": c} for c, city in CAPITALS.items()]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return str(path)
+
+
+@pytest.fixture
+def model_folder(tmp_path, model, tokenizer):
+    folder = tmp_path / "model"
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return str(folder)
+
+
+def scholar(path, body):
+    """An endpoint that searches for each country it was asked about, one a turn, and knows no Japanese."""
+    if path == "/v1/models":
+        return {"data": [{"id": "scholar"}]}
+    question, shown = body["messages"][1]["content"], body["messages"][-1]
+    countries = [part.split()[-1] for part in question.split("; ")]
+    turns = [m["content"] for m in body["messages"] if m["role"] == "assistant"]
+    memory = turns[-1].split("<mem>")[1].split("</mem>")[0] if turns and "<mem>" in turns[-1] else ""
+    known = [part for part in memory.split("; ") if part]
+    if shown["role"] == "tool":
+        capital = shown["content"].split("capital of ")[1].split(" is ")[1].split(".")[0]
+        known.append("Kyoto" if capital == "Tokyo" else capital)
+    text = f"<mem>{'; '.join(known)}</mem>" if known else ""
+    if len(known) < len(countries):
+        call = json.dumps({"name": "search", "arguments": {"query": countries[len(known)]}})
+        text += f"<think>next</think><tool_call>{call}</tool_call>"
+    else:
+        text += f"<think>done</think><answer>{'; '.join(known)}</answer>"
+    usage = {"prompt_tokens": 10 * len(body["messages"]), "completion_tokens": 5}
+    return {"choices": [{"message": {"content": text}, "finish_reason": "stop"}], "usage": usage}
+
+
+# The parser
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_has_help(command, capsys):
+    with pytest.raises(SystemExit) as stop:
+        main([command, "--help"])
+    assert stop.value.code == 0
+    assert "examples:" in capsys.readouterr().out
+
+
+def test_help_imports_nothing_heavy():
+    code = (
+        "import sys\nfrom mempo_trl.cli import main\n"
+        f"for command in {[[], *([c] for c in COMMANDS)]}:\n"
+        "    try: main([*command, '--help'])\n"
+        "    except SystemExit: pass\n"
+        "print('HEAVY', [m for m in ('torch', 'transformers', 'trl', 'datasets', 'numpy', 'rich') if m in sys.modules])"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert result.stdout.endswith("HEAVY []\n")
+
+
+def test_the_commands_are_those_that_are_documented():
+    (subparsers,) = build_parser()._subparsers._group_actions
+    assert sorted(subparsers.choices) == sorted(COMMANDS)
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["run", "who?", "--model", "m"], "Name one with --corpus"),
+        (["run", "who?", "--model", "m", "--corpus", "x.txt"], "Name it .jsonl or .tsv"),
+        (["eval", "--model", "m", "--questions", "odd", "-o", "{tmp}"], "questions 'odd' are unknown"),
+        (["view", "{tmp}/none.jsonl"], "No such file"),
+        (["plot", "{tmp}/a.png"], "No such file"),
+        (["compare", "one"], "Name two or more"),
+        (["serve-retriever", "http://localhost:1"], "is a server already"),
+        (["serve-retriever", "{tmp}"], "holds no BM25 index"),
+    ],
+)
+def test_what_the_user_can_put_right_is_a_message(argv, message, capsys, tmp_path):
+    argv = [part.replace("{tmp}", str(tmp_path)) for part in argv]
+    assert main(argv) == 1
+    assert message in capsys.readouterr().err
+
+
+def test_traceback_on_demand(tmp_path):
+    with pytest.raises(FileNotFoundError):
+        main(["--traceback", "view", str(tmp_path / "none.jsonl")])
+
+
+@pytest.mark.parametrize("argv", [["view", "x", "--odd"], ["eval", "--model", "m", "--context", "odd"], []])
+def test_unknown_options_are_refused(argv, capsys):
+    with pytest.raises(SystemExit) as stop:
+        main(argv)
+    assert stop.value.code == 2
+
+
+# run
+
+
+def test_run_shows_turns_and_answer(corpus, tmp_path, capsys):
+    trace = tmp_path / "trace.jsonl"
+    with serve(scholar) as server:
+        argv = ["run", "capital of France; capital of Peru", "--model", server.url, "--corpus", corpus]
+        assert main([*argv, "--trace", str(trace)]) == 0
+    shown = capsys.readouterr().out
+    assert "turn 3" in shown
+    assert "The capital of Peru is Lima." in shown
+    assert "answer: Paris; Lima" in shown
+    (episode,) = read_traces(trace)
+    assert [turn["memory_text"] for turn in episode["turns"]] == [None, "Paris", "Paris; Lima"]
+
+
+def test_run_a_local_model_on_the_embedded_world(model_folder, capsys, tmp_path):
+    trace = tmp_path / "trace.jsonl"
+    argv = ["run", "world", "--model", model_folder, "--max-turn-length", "8", "--seed", "1", "--trace", str(trace)]
+    assert main(argv) == 1  # a random model has no answer
+    shown = capsys.readouterr().out
+    assert "Where does each person live?" in shown
+    assert "gold:" in shown
+    (episode,) = read_traces(trace)
+    assert len(episode["turns"][0]["tokens"]) == 8
+    assert episode["stop_reason"] == "truncated"
+
+
+def test_run_says_what_the_endpoint_said(corpus, capsys):
+    with serve(lambda path, body: (401, {"error": "bad key"}, {})) as server:
+        assert main(["run", "q", "--model", server.url, "--served-model", "m", "--corpus", corpus]) == 1
+    assert "bad key" in capsys.readouterr().out
+
+
+# eval, compare, plot, view
+
+
+@pytest.fixture
+def evaluated(tmp_path, corpus, questions):
+    """A folder with an evaluation of two contexts and two numbers of objectives."""
+    folder = tmp_path / "eval"
+    with serve(scholar) as server:
+        argv = ["eval", "--model", server.url, "--served-model", "scholar", "--questions", questions]
+        argv += ["--corpus", corpus, "--objectives", "1,2", "--context", "full,memory", "--samples", "2"]
+        argv += ["--concurrency", "4", "-o", str(folder)]
+        assert main(argv) == 0
+        first = len(server.requests)
+        assert main(argv) == 0
+        assert len(server.requests) == first  # nothing was left to do
+    return folder
+
+
+def test_eval_scores_every_combination(evaluated, capsys):
+    scores = read_summary(evaluated)
+    assert [(s["context"], s["objectives"], s["questions"], s["episodes"]) for s in scores] == [
+        ("full", 1, 4, 8), ("full", 2, 2, 4), ("memory", 1, 4, 8), ("memory", 2, 2, 4),
+    ]  # fmt: skip
+    full, memory = scores[1], scores[3]
+    # Three of the four capitals are right.
+    assert [s["exact_match"]["mean"] for s in scores] == [0.75] * 4
+    assert [s["exact_match_sum"]["mean"] for s in scores] == [0.75, 1.5, 0.75, 1.5]
+    assert full["well_formed"]["mean"] == 1.0
+    assert full["stop_reasons"] == {"done": 4}
+    # Three turns, with 2, 4 and 6 messages to read in full context; 2, 4 and 4 in memory context.
+    assert full["total_tokens"]["mean"] == 10 * (2 + 4 + 6) + 15
+    assert memory["total_tokens"]["mean"] == 10 * (2 + 4 + 4) + 15
+    assert (full["peak_tokens"]["mean"], memory["peak_tokens"]["mean"]) == (65, 45)
+    assert (full["turns"]["mean"], full["tool_calls"]["mean"]) == (3, 2)
+    settings = json.loads((evaluated / "settings.json").read_text())
+    assert (settings["served_model"], settings["temperature"]) == ("scholar", 1.0)
+    assert "scholar" not in capsys.readouterr().err
+
+
+def test_eval_prints_a_table(evaluated, capsys):
+    shown = capsys.readouterr().out
+    assert "0.750" in shown
+    assert "summary.json" in shown
+
+
+def test_an_evaluation_with_other_settings_needs_another_folder(evaluated, capsys):
+    assert main(["eval", "--model", "other", "-o", str(evaluated)]) == 1
+    assert "not 'other'" in capsys.readouterr().err
+
+
+def test_an_evaluation_that_was_stopped_goes_on(evaluated, corpus, questions):
+    lines = (evaluated / "episodes.jsonl").read_text().splitlines(keepends=True)
+    (evaluated / "episodes.jsonl").write_text("".join(lines[:-3]) + lines[-3][:50])
+    settings = json.loads((evaluated / "settings.json").read_text())
+    with serve(scholar) as server:
+        (evaluated / "settings.json").write_text(json.dumps({**settings, "model": server.url}))
+        argv = ["eval", "--model", server.url, "--served-model", "scholar", "--questions", questions]
+        argv += ["--corpus", corpus, "--objectives", "1,2", "--context", "full,memory", "--samples", "2"]
+        with pytest.warns(UserWarning, match="cut short"):
+            assert main([*argv, "-o", str(evaluated)]) == 0
+        assert len(server.requests) == 3 * 3  # three episodes of three turns
+    assert len(list(read_traces(evaluated / "episodes.jsonl"))) == len(lines)
+
+
+def test_errors_are_told_and_played_again(tmp_path, corpus, questions, capsys):
+    folder = tmp_path / "eval"
+    broken = [True]
+
+    def reply(path, body):
+        if path != "/v1/models" and "Peru" in body["messages"][1]["content"] and broken[0]:
+            return (400, {"error": "no Peru"}, {})
+        return scholar(path, body)
+
+    with serve(reply) as server:
+        argv = ["eval", "--model", server.url, "--questions", questions, "--corpus", corpus, "-o", str(folder)]
+        assert main(argv) == 0
+        assert "1 episodes ended with an error" in capsys.readouterr().out
+        assert read_summary(folder)[0]["episodes"] == 3
+        broken[0] = False
+        assert main(argv) == 0
+    assert read_summary(folder)[0]["episodes"] == 4
+
+
+def test_eval_of_a_local_model_gives_answer_probabilities(tmp_path, model, tokenizer, monkeypatch):
+    """A model whose turns are scripted; only its probabilities are its own."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    from test_agent import CALL, ScriptedGenerate
+
+    model.save_pretrained(tmp_path / "m")
+    tokenizer.save_pretrained(tmp_path / "m")
+    texts = [CALL.format("Anna"), "<mem>1. Rome</mem>" + CALL.format("Omar"), "<mem>x</mem><answer>Rome</answer>"]
+    model.generate = ScriptedGenerate(tokenizer, texts)
+    monkeypatch.setattr(AutoModelForCausalLM, "from_pretrained", lambda *args, **kwargs: model)
+    folder = tmp_path / "eval"
+    argv = ["eval", "--model", str(tmp_path / "m"), "--objectives", "2", "--count", "1", "-o", str(folder)]
+    assert main(argv) == 0
+    (score,) = read_summary(folder)
+    first, *later = score["answer_probability"]
+    assert first is None
+    assert all(0 < p < 1 for p in later)
+    (trace,) = read_traces(folder / "episodes.jsonl")
+    assert trace["turns"][2]["p_full"] != trace["turns"][2]["p_mem"]
+    assert score["memory_tokens"] is not None
+    assert torch.is_grad_enabled()
+
+
+def test_compare_pairs_the_questions(evaluated, tmp_path, capsys):
+    other = tmp_path / "other"
+    other.mkdir()
+    summary = json.loads((evaluated / "summary.json").read_text())
+    for score in summary["scores"]:
+        for values in score["by_question"].values():
+            values["f1"] = 1.0
+    (other / "summary.json").write_text(json.dumps(summary))
+    assert main(["compare", str(evaluated), str(other)]) == 0
+    shown = capsys.readouterr().out
+    assert "+0.250" in shown
+    assert "+0.000 [+0.000, +0.000]" in shown
+
+
+def test_plot_and_view(evaluated, tmp_path, capsys):
+    pytest.importorskip("matplotlib")
+    state = tmp_path / "trainer_state.json"
+    state.write_text(json.dumps({"log_history": [{"step": s, "reward": s / 3} for s in range(3)]}))
+    files = [str(state), str(evaluated / "episodes.jsonl"), str(evaluated / "summary.json")]
+    assert main(["plot", *files, "-o", str(tmp_path / "plots"), "--format", "svg"]) == 0
+    written = sorted(path.name for path in (tmp_path / "plots").iterdir())
+    assert written == ["context_tokens.svg", "objectives.svg", "training.svg"]
+    page = tmp_path / "page.html"
+    assert main(["view", str(evaluated / "episodes.jsonl"), "-o", str(page), "--title", "capitals"]) == 0
+    assert "capitals" in page.read_text()
+    assert str(page) in capsys.readouterr().out
+
+
+# index
+
+
+@pytest.mark.parametrize("suffix", [".jsonl", ".tsv"])
+def test_index(corpus, tmp_path, suffix, capsys):
+    if suffix == ".tsv":
+        corpus = tmp_path / "psgs.tsv"
+        lines = [f"{i}\tThe capital of {c} is {city}.\t{c}" for i, (c, city) in enumerate(CAPITALS.items())]
+        corpus.write_text("\n".join(["id\ttext\ttitle", *lines]) + "\n")
+    assert main(["index", str(corpus), str(tmp_path / "index")]) == 0
+    assert "4 passages" in capsys.readouterr().out
+    ((passage, *_),) = BM25Retriever.load(tmp_path / "index").search(["Lima"], 1)
+    assert passage.title == "Peru"
+
+
+# traces, sft, train
+
+
+def test_traces_then_sft_then_train(tmp_path, model_folder, capsys):
+    traces = tmp_path / "traces.jsonl"
+    assert main(["traces", "world", str(traces), "--count", "3", "--objectives", "2"]) == 0
+    assert "3 kept" in capsys.readouterr().out
+    assert main(["traces", "world", str(traces), "--count", "4", "--objectives", "2"]) == 0
+    assert "3 done, 1 kept" in capsys.readouterr().out
+    config = tmp_path / "sft.yaml"
+    config.write_text("per_device_train_batch_size: 2\nmax_steps: 1\nreport_to: none\nuse_cpu: true\n")
+    start, policy = str(tmp_path / "start"), str(tmp_path / "policy")
+    common = ["--config", str(config), "--model_name_or_path"]
+    assert main(["sft", "--traces", str(traces), *common, model_folder, "--output_dir", start]) == 0
+    options = ["--num_generations", "2", "--max_turn_length", "8", "--max_completion_length", "64", "--count", "2"]
+    assert main(["train", "--questions", "world", *common, start, "--output_dir", policy, *options]) == 0
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    before, after = (AutoModelForCausalLM.from_pretrained(f).state_dict() for f in (model_folder, start))
+    assert any(not before[name].equal(after[name]) for name in before)
+    assert AutoTokenizer.from_pretrained(policy).chat_template
+
+
+def test_traces_from_a_teacher(tmp_path, corpus, questions, capsys):
+    path = tmp_path / "traces.jsonl"
+    with serve(scholar) as server:
+        argv = ["traces", questions, str(path), "--corpus", corpus, "--objectives", "2", "--model", server.url]
+        assert main(argv) == 0
+    assert "1 kept" in capsys.readouterr().out
+    assert (tmp_path / "traces.rejected.jsonl").exists()
+
+
+def test_sft_without_a_row_says_why(tmp_path, model_folder, capsys):
+    traces = tmp_path / "traces.jsonl"
+    main(["traces", "world", str(traces), "--count", "1"])
+    argv = ["sft", "--traces", str(traces), "--model_name_or_path", model_folder, "--output_dir", str(tmp_path)]
+    assert main([*argv, "--max_length", "10", "--report_to", "none", "--use_cpu"]) == 1
+    assert "raise max_length" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["sft", "train"])
+def test_every_option_of_trl_is_listed_on_demand(command, capsys):
+    with pytest.raises(SystemExit) as stop:
+        main([command, "--help-all"])
+    assert stop.value.code == 0
+    assert "--learning_rate" in capsys.readouterr().out
