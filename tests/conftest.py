@@ -36,7 +36,8 @@ CORPUS = [
     *([qwen2_5_chat_template.replace("\\n", "\n")] * 20),
     *(
         [
-            '{"type": "function", "function": {"name": "search", "description": "Searches.", "parameters": {"type": "object", '
+            '{"type": "function", "function": {"name": "search", "description": "Searches.", '
+            '"parameters": {"type": "object", '
             '"properties": {"query": {"type": "string", "description": "what to look for."}}, "required": ["query"]}}}'
         ]
         * 20
