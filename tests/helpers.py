@@ -33,7 +33,7 @@ def answer_reward(completion_ids, **kwargs):
 
 
 class Scripted:
-    """Mixed in before a trainer: replaces the engine. A turn depends on the step, the context and, at first, the row."""
+    """Mixed in before a trainer: replaces the engine. A turn depends on step, context and, at first, row."""
 
     turns_given: list  # (context, turn) of every generated row
 

@@ -2,10 +2,10 @@ import logging
 
 import pytest
 from accelerate import PartialState
-from helpers import make_config, make_trainer, search
 from transformers import ProcessorMixin
 from trl import GRPOTrainer
 
+from helpers import make_config, make_trainer, search
 from mempo_trl import MemPOTrainer
 from mempo_trl.checks import check_trl, refuse_combinations, warn_if_truncated
 from mempo_trl.rollout import Episode
