@@ -1,3 +1,4 @@
+import io
 import json
 import subprocess
 import sys
@@ -192,10 +193,18 @@ def test_eval_scores_every_combination(evaluated, capsys):
     assert "scholar" not in capsys.readouterr().err
 
 
-def test_eval_prints_a_table(evaluated, capsys):
-    shown = capsys.readouterr().out
-    assert "0.750" in shown
-    assert "summary.json" in shown
+def test_the_table_fits_a_terminal(evaluated):
+    from rich.console import Console
+
+    from mempo_trl.cli.evaluate import details, score_table
+
+    scores = read_summary(evaluated)
+    shown = io.StringIO()
+    Console(width=80, file=shown).print(score_table(scores))
+    shown = shown.getvalue()
+    assert "…" not in shown  # nothing was cut
+    assert shown.count("0.250-1.000") == 4
+    assert details(scores[3]) == "memory, k = 2: done 4"
 
 
 def test_an_evaluation_with_other_settings_needs_another_folder(evaluated, capsys):
@@ -271,8 +280,12 @@ def test_compare_pairs_the_questions(evaluated, tmp_path, capsys):
     (other / "summary.json").write_text(json.dumps(summary))
     assert main(["compare", str(evaluated), str(other)]) == 0
     shown = capsys.readouterr().out
-    assert "+0.250" in shown
-    assert "+0.000 [+0.000, +0.000]" in shown
+    f1 = [line for line in shown.splitlines() if " f1 " in line and "sum" not in line]
+    assert len(f1) == 4
+    assert "0.750" in f1[0]
+    assert "1.000" in f1[0]
+    assert "+0.250 (+0.000 to +0.750)" in f1[0]
+    assert "+0.000 (+0.000 to +0.000)" in shown
 
 
 def test_plot_and_view(evaluated, tmp_path, capsys):

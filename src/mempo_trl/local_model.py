@@ -18,17 +18,18 @@ class LocalModel:
     Attributes:
         eos_token_ids: the ids that end a turn: the tokenizer's and the generation config's, as in TRL's trainer.
         max_context_length: tokens that the model can hold, prompt included; None if its config does not say.
+        pad_token_id: the tokenizer's, or its end id.
     """
 
     def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
         self.model = model
         self.eos_token_ids = end_ids(tokenizer, model.generation_config)
         self.max_context_length = getattr(model.config.get_text_config(), "max_position_embeddings", None)
-        self._pad_token_id = tokenizer.eos_token_id if tokenizer.pad_token_id is None else tokenizer.pad_token_id
+        self.pad_token_id = tokenizer.eos_token_id if tokenizer.pad_token_id is None else tokenizer.pad_token_id
 
     def generate(self, contexts: list[list[int]], sampling: Sampling, seed: int | None = None) -> list[list[int]]:
         """Samples one turn for each context: the ids up to the one that ends it, or up to the turn's budget."""
-        pad, width = self._pad_token_id, max(map(len, contexts))
+        pad, width = self.pad_token_id, max(map(len, contexts))
         device, training = self.model.device, self.model.training
         ids = torch.tensor([[pad] * (width - len(row)) + row for row in contexts], device=device)
         seen = torch.tensor([[0] * (width - len(row)) + [1] * len(row) for row in contexts], device=device)
@@ -53,7 +54,7 @@ class LocalModel:
             top_k=0,
             repetition_penalty=1.0,
             eos_token_id=list(self.eos_token_ids),
-            pad_token_id=self._pad_token_id,
+            pad_token_id=self.pad_token_id,
             **sampled,
         )
 

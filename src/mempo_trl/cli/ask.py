@@ -1,0 +1,120 @@
+"""`mempo run`: ask an agent one question, and watch it."""
+
+import argparse
+import re
+from typing import TYPE_CHECKING, Any
+
+from .options import add_command, add_model_options, make_agent, open_model
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.text import Text
+
+    from ..trajectory import Message, Trajectory
+
+_STYLES = {"mem": "bold black on bright_yellow", "think": "dim", "tool_call": "cyan", "answer": "bold green"}
+_BLOCK = re.compile(rf"<({'|'.join(_STYLES)})>.*?(?:</\1>|$)", re.DOTALL)
+_RESULT_CHARACTERS = 1_200
+
+
+def add_commands(commands: Any) -> None:
+    """Adds `run`."""
+    parser = add_command(
+        commands,
+        "run",
+        run,
+        "ask an agent a question and watch its turns",
+        '  mempo run "Who directed Alien?; When was he born?" --model outputs/policy --corpus passages.jsonl\n'
+        "  mempo run world --model outputs/policy                  # a question of the embedded world\n"
+        '  mempo run "..." --model https://api.openai.com/v1 --served-model gpt-4.1 --corpus wiki-index',
+    )
+    parser.add_argument(
+        "question", help='a question, or several separated by "; "; world for one of the embedded world'
+    )
+    parser.add_argument("--corpus", help="index folder, corpus file (.jsonl, .tsv) or URL of a search server")
+    parser.add_argument("--context", choices=("memory", "full"), default="memory", help="default: memory")
+    parser.add_argument("--objectives", type=int, default=4, help="of the embedded world's question; default: 4")
+    parser.add_argument("--seed", type=int, help="of the sampling, and of the embedded world's question")
+    parser.add_argument("--trace", help="append the episode to this trace file, for mempo view")
+    add_model_options(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Plays the question; 0 if it was answered, 1 if not."""
+    from functools import partial
+
+    from rich.console import Console
+
+    from ..search.environment import SearchEnvironment
+    from ..search.prompts import build_prompt
+    from ..search.tasks import WORLD, open_retriever, open_task
+
+    if args.question == WORLD:
+        task = open_task(WORLD)
+        factory, (row,) = task.environment_factory, task.rows(args.objectives, 1, args.seed or 0)
+    elif args.corpus is None:
+        raise ValueError("the question has no corpus to search. Name one with --corpus")
+    else:
+        factory = partial(SearchEnvironment, open_retriever(args.corpus), top_k=args.top_k)
+        row = {"prompt": build_prompt(args.question)}
+    model, tokenizer = open_model(args)
+    agent = make_agent(model, tokenizer, factory, args.context, args)
+    console = Console()
+    console.rule(row["prompt"][-1]["content"], style="bold")
+    trajectory = agent.run(row, Printer(console), args.seed)
+    console.print(summary(trajectory, row.get("answers")), soft_wrap=True)
+    if args.trace:
+        from ..report.traces import write_traces
+        from ..tracing import trajectory_trace
+
+        write_traces(args.trace, [trajectory_trace(trajectory, row, args.context, tokenizer=tokenizer)])
+    return 0 if trajectory.answer is not None else 1
+
+
+class Printer:
+    """Prints messages as they come: turns in a frame with a number, tool results indented below."""
+
+    def __init__(self, console: "Console") -> None:
+        self.console = console
+        self.turns = 0
+
+    def __call__(self, message: "Message") -> None:
+        from rich.padding import Padding
+        from rich.panel import Panel
+        from rich.text import Text
+
+        if message["role"] == "assistant":
+            self.turns += 1
+            title = f"turn {self.turns}"
+            self.console.print(Panel(highlight(message["content"]), title=title, title_align="left"))
+        else:
+            text = message["content"]
+            cut = text[:_RESULT_CHARACTERS] + (" ..." if len(text) > _RESULT_CHARACTERS else "")
+            self.console.print(Padding(Text(cut, style="dim italic"), (0, 0, 1, 4)))
+
+
+def highlight(turn: str) -> "Text":
+    """A turn's text with its memory, thoughts, call and answer in their styles."""
+    from rich.text import Text
+
+    text = Text(turn)
+    for block in _BLOCK.finditer(turn):
+        text.stylize(_STYLES[block[1]], *block.span())
+    return text
+
+
+def summary(trajectory: "Trajectory", gold: list[str] | None) -> "Text":
+    """The answer, and what it cost."""
+    from rich.text import Text
+
+    text = Text("\nanswer: ").append(trajectory.answer or "none", style=_STYLES["answer"])
+    if gold:
+        text.append(f"\ngold:   {'; '.join(gold)}")
+    text.append(
+        f"\n{trajectory.stop_reason} after {len(trajectory.turn_tokens)} turns and {trajectory.tool_calls} searches "
+        f"({trajectory.tool_failures} failed); {trajectory.total_tokens} tokens in all, {trajectory.peak_tokens} at "
+        "the peak"
+    )
+    if trajectory.error:
+        text.append(f"\n{trajectory.error}", style="red")
+    return text

@@ -1,0 +1,131 @@
+"""Options that several commands share, and what they open."""
+
+import argparse
+import json
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ..agent import MemoryAgent
+
+
+class Formatter(argparse.RawDescriptionHelpFormatter):
+    """Keeps the line breaks of descriptions, so that examples can be copied."""
+
+
+def add_command(
+    commands: Any, name: str, run: Callable[[argparse.Namespace], int | None], help: str, examples: str = ""
+) -> argparse.ArgumentParser:
+    """Adds a command that calls `run`; `examples` stand below its options."""
+    epilog = f"examples:\n{examples}" if examples else None
+    description = help[0].upper() + help[1:] + "."
+    parser = commands.add_parser(
+        name, help=help, description=description, epilog=epilog, formatter_class=Formatter, allow_abbrev=False
+    )
+    parser.set_defaults(run=run)
+    return parser
+
+
+def add_model_options(parser: argparse.ArgumentParser, required: bool = True) -> None:
+    """What plays, and how it samples."""
+    model = parser.add_argument_group("model")
+    model.add_argument(
+        "--model",
+        required=required,
+        help="folder or Hub name of a transformers model, or URL of a server (see --tokenizer)",
+    )
+    model.add_argument(
+        "--tokenizer",
+        help="with a URL: the server is vLLM, asked with token ids of this tokenizer (folder or Hub name). Without it "
+        "the URL is an OpenAI-compatible endpoint, asked with messages",
+    )
+    model.add_argument("--served-model", help="name of the model at the URL; default: the first that it lists")
+    model.add_argument(
+        "--tool-choice",
+        choices=("auto", "none"),
+        default="auto",
+        help="none for endpoints that do not parse tool calls themselves; default: auto",
+    )
+    model.add_argument(
+        "--request", type=json.loads, help="JSON fields of each request to a URL, such as '{\"seed\": 1}'"
+    )
+    model.add_argument("--device", help="of a transformers model; default: a GPU if there is one")
+    model.add_argument("--temperature", type=float, default=1.0, help="default: 1, as in training; 0 is greedy")
+    model.add_argument("--top-p", type=float, default=1.0, help="default: 1")
+    model.add_argument("--max-turn-length", type=int, default=1024, help="most tokens of a turn; default: 1024")
+    model.add_argument("--max-turns", type=int, default=16, help="most turns of an episode; default: 16")
+    model.add_argument("--context-turns", type=int, default=1, help="past turns seen in memory context; default: 1")
+    model.add_argument("--top-k", type=int, default=3, help="passages for each search; default: 3")
+
+
+def open_model(args: argparse.Namespace) -> tuple[Any, Any]:
+    """The model and its tokenizer, for `MemoryAgent`. The API key is the environment variable OPENAI_API_KEY."""
+    from ..endpoints import ChatEndpoint, VLLMServer
+
+    if not args.model.startswith(("http://", "https://")):
+        return _local_model(args.model, args.device)
+    options = {"model": args.served_model, "extra": args.request}
+    if args.tokenizer is None:
+        return ChatEndpoint(args.model, tool_choice=args.tool_choice, **options), None
+    from transformers import AutoTokenizer
+
+    from ..local_model import end_ids
+
+    tokenizer = AutoTokenizer.from_pretrained(args.tokenizer)
+    ids = end_ids(tokenizer, _generation_config(args.tokenizer))
+    return VLLMServer(args.model, eos_token_ids=ids, **options), tokenizer
+
+
+def _local_model(name: str, device: str | None) -> tuple[Any, Any]:
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    model = AutoModelForCausalLM.from_pretrained(name, dtype="auto").to(device)
+    return model, AutoTokenizer.from_pretrained(name)
+
+
+def _generation_config(name: str) -> Any:
+    from transformers import GenerationConfig
+
+    try:
+        return GenerationConfig.from_pretrained(name)
+    except OSError:  # many tokenizers stand alone
+        return None
+
+
+def make_agent(
+    model: Any, tokenizer: Any, environment_factory: Callable[[], Any], context: str, args: argparse.Namespace
+) -> "MemoryAgent":
+    """An agent with the options of `add_model_options`."""
+    from ..agent import MemoryAgent
+    from ..endpoints import Sampling
+    from ..rollout import TurnLimits
+
+    return MemoryAgent(
+        model,
+        tokenizer,
+        context=context,
+        environment_factory=environment_factory,
+        context_turns=args.context_turns,
+        limits=TurnLimits(max_turns=args.max_turns),
+        sampling=Sampling(args.temperature, args.top_p, args.max_turn_length),
+    )
+
+
+def numbers(text: str) -> list[int]:
+    """`2,4,6` as a list, for argparse."""
+    return [int(part) for part in text.split(",")]
+
+
+def words(*choices: str) -> Callable[[str], list[str]]:
+    """Reads `full,memory` as a list of `choices`, for argparse."""
+
+    def read(text: str) -> list[str]:
+        parts = text.split(",")
+        unknown = [part for part in parts if part not in choices]
+        if unknown:
+            raise argparse.ArgumentTypeError(f"{unknown[0]!r} is not one of {', '.join(choices)}")
+        return parts
+
+    return read
