@@ -18,11 +18,12 @@ from .memory.advantages import memory_advantages, token_advantages
 from .memory.judgement import JudgedMemories, judge_memories
 from .metrics import episode_metrics, memory_metrics
 from .record import RolloutRecord
+from .resume import ResumableTrainer
 from .rollout import Episode, TurnLimits, TurnLoop
 from .turns import find_turns
 
 
-class MemPOTrainer(GRPOTrainer):
+class MemPOTrainer(ResumableTrainer, GRPOTrainer):
     """
     Trainer for Self-Memory Policy Optimization (MemPO, https://huggingface.co/papers/2603.00680).
 
@@ -38,7 +39,8 @@ class MemPOTrainer(GRPOTrainer):
     - `_get_per_token_logps_and_entropies` gives a token's log-prob under what was visible when it was sampled, in
       `context="memory"`.
 
-    The loss, its clipping, KL, masks and normalisers, vLLM, PEFT, logging, checkpoints and the Hub are inherited.
+    The loss, its clipping, KL, masks and normalisers, vLLM, PEFT, logging, checkpoints and the Hub are inherited;
+    `ResumableTrainer` adds to a checkpoint what a resumed run needs to go on as if it had never stopped.
 
     The arguments are those of [`~trl.GRPOTrainer`], with `args` a [`MemPOConfig`], `tools` or `environment_factory`
     required, and a dataset with the columns `prompt` (messages) and `answers` (a list of strings).
