@@ -7,10 +7,10 @@ from trl import GRPOConfig
 from .context import CONTEXTS
 from .memory.advantages import POOLS
 from .memory.answers import ANSWER_TEMPLATE
+from .memory.engine import SCORINGS
 from .memory.rewards import THRESHOLD_MODES
 
 BASELINES = ("history", "visible", "none")
-SCORINGS = ("separate",)
 
 
 @dataclass
@@ -49,8 +49,10 @@ class MemPOConfig(GRPOConfig):
             A pool of memory rewards whose std is below this gives no advantage.
         memory_pool (`str`, *optional*, defaults to `"group"`):
             Memory rewards are normalised over all turns of a question's `"group"`, or `"turn"` by turn.
-        memory_scoring (`str`, *optional*, defaults to `"separate"`):
-            How answers are scored: `"separate"` forwards one sequence for each context.
+        memory_scoring (`str`, *optional*, defaults to `"auto"`):
+            How answers are scored. `"shared"` forwards each prompt and trajectory once and branches the answers off,
+            and takes old log-probs from the same pass where they are needed; `"separate"` forwards one sequence for
+            each context; `"auto"` is `"shared"` where the model's attention allows it, checked on the first batch.
         memory_scoring_tokens (`int`, *optional*, defaults to `32768`):
             Most tokens, padding included, in one scoring forward.
         answer_template (`str`, *optional*):
@@ -140,8 +142,12 @@ class MemPOConfig(GRPOConfig):
         },
     )
     memory_scoring: str = field(
-        default="separate",
-        metadata={"help": "How answers are scored: 'separate', one sequence for each context.", "choices": SCORINGS},
+        default="auto",
+        metadata={
+            "help": "How answers are scored: 'shared' forwards each prompt and trajectory once, 'separate' one "
+            "sequence for each context, 'auto' shares where the model's attention allows it.",
+            "choices": SCORINGS,
+        },
     )
     memory_scoring_tokens: int = field(
         default=32768, metadata={"help": "Most tokens, padding included, in one forward of the answer scoring."}

@@ -13,14 +13,21 @@ from trl.trainer.utils import get_config_model_id
 from .checks import check_dataset, check_row_answers, check_trl, refuse_combinations, warn_if_truncated
 from .config import MemPOConfig
 from .context import is_single_turn, turn_rows, visible_start
-from .memory import encode_answer, find_memory_spans, score_answers
+from .memory import encode_answer, find_memory_spans
 from .memory.advantages import memory_advantages, token_advantages
+from .memory.engine import AnswerScorer
 from .memory.judgement import JudgedMemories, judge_memories
+from .memory.shared import CompletionLogps
 from .metrics import episode_metrics, memory_metrics
 from .record import RolloutRecord
 from .resume import ResumableTrainer
 from .rollout import Episode, TurnLimits, TurnLoop
 from .turns import find_turns
+
+
+def _fused_log_probs(model: Any, inputs: dict[str, Any], labels: Tensor) -> Tensor:
+    """Log-probs by the head that TRL adds to the model: no logits of the whole row."""
+    return model(**inputs, shift_labels=labels, fused_lm_head=True).log_probs
 
 
 class MemPOTrainer(ResumableTrainer, GRPOTrainer):
@@ -106,6 +113,9 @@ class MemPOTrainer(ResumableTrainer, GRPOTrainer):
             raise ValueError("MemPO works on text alone: pass a tokenizer as processing_class, and a text model")
         self._limit_turns(args.max_turn_length)
         self.last_rollout: RolloutRecord | None = None
+        self._score_answers = AnswerScorer(self.model, args.memory_scoring)
+        self._old_logps_due = False
+        self._judged_early: JudgedMemories | None = None
 
     def _limit_turns(self, tokens: int) -> None:
         """Bounds what one call generates to a turn; `max_completion_length` bounds the episode."""
@@ -201,15 +211,8 @@ class MemPOTrainer(ResumableTrainer, GRPOTrainer):
     ) -> Tensor:
         rewards = super()._calculate_rewards(inputs, prompts, completions, completion_ids_list)
         self._prompts, self._rewards_by_name = prompts, dict(zip(self.reward_func_names, rewards.T, strict=True))
-        self._answers = [
-            encode_answer(
-                self._tokenizer,
-                check_row_answers(row[self.args.answers_column], "a row of the dataset"),
-                self.args.answer_template,
-            )
-            for row in inputs
-        ]
-        self._memories = self._judge_memories()
+        self._memories = self._judged_early or self._judge_memories()
+        self._judged_early = None
         self._log_completion_extra("stop_reason", [episode.stop_reason for episode in self._episodes])
         self._log_completion_extra("memory_rewards", self._memories.rewards.tolist())
         for name, values in episode_metrics(self._episodes, self._memories).items():
@@ -217,10 +220,10 @@ class MemPOTrainer(ResumableTrainer, GRPOTrainer):
                 self._log_metric(name, value)
         return rewards
 
-    def _judge_memories(self) -> JudgedMemories:
+    def _judge_memories(self, completions: CompletionLogps | None = None) -> JudgedMemories:
         args, episodes = self.args, self._episodes
         score = partial(
-            score_answers,
+            self._score_answers,
             self.model,
             [episode.prompt_ids for episode in episodes],
             [episode.completion_ids for episode in episodes],
@@ -228,6 +231,7 @@ class MemPOTrainer(ResumableTrainer, GRPOTrainer):
             pad_token_id=self._tokenizer.pad_token_id,
             max_tokens=args.memory_scoring_tokens,
             equalize=self._max_over_ranks,
+            completions=completions,
         )
         with self.accelerator.autocast():
             return judge_memories(
@@ -252,6 +256,15 @@ class MemPOTrainer(ResumableTrainer, GRPOTrainer):
     # Advantage hook: from (B,) to (B, C)
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
+        self._answers = [
+            encode_answer(
+                self._tokenizer,
+                check_row_answers(row[self.args.answers_column], "a row of the dataset"),
+                self.args.answer_template,
+            )
+            for row in inputs
+        ]
+        self._old_logps_due = self._scoring_gives_old_logps()
         output = super()._generate_and_score_completions(inputs)
         mode = "train" if self.model.training else "eval"
         group_size = self.num_generations if mode == "train" else self.num_generations_eval
@@ -283,7 +296,16 @@ class MemPOTrainer(ResumableTrainer, GRPOTrainer):
         )
         return output
 
-    # Log-probs under the visible context
+    # Log-probs: old ones from the pass that scores the answers, all of them under the visible context
+
+    def _scoring_gives_old_logps(self) -> bool:
+        """Whether TRL's next log-probs are old ones, and the pass over the trajectories has them as well."""
+        args = self.args
+        generate_every = args.steps_per_generation * self.num_iterations
+        wanted = args.gradient_accumulation_steps % generate_every != 0 or (
+            self.use_vllm and self.vllm_importance_sampling_correction
+        )
+        return wanted and self._score_answers.shared and args.context == "full" and self.temperature == 1
 
     def _compute_loss(self, model: Any, inputs: dict[str, Any]) -> Tensor:
         self._turn_mask = inputs["tool_mask"] * inputs["completion_mask"]
@@ -298,6 +320,12 @@ class MemPOTrainer(ResumableTrainer, GRPOTrainer):
         batch_size: int | None = None,
         **kwargs: Any,
     ) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        if self._old_logps_due:
+            self._old_logps_due = False
+            completions = CompletionLogps(_fused_log_probs)
+            self._judged_early = self._judge_memories(completions)
+            if completions.rows:
+                return completions.padded(logits_to_keep), None, None
         if self.args.context == "full" or is_single_turn(self._turn_mask):
             return super()._get_per_token_logps_and_entropies(
                 model, input_ids, attention_mask, logits_to_keep, batch_size, **kwargs
