@@ -38,6 +38,6 @@ class TraceCallback(TrainerCallback):
             or not state.is_world_process_zero
         ):
             return
-        traces = record.traces(self.trainer._tokenizer, state.global_step, self.trainer.args.context)
+        traces = record.traces(self.trainer._tokenizer, state.global_step, self.trainer.args)
         write_traces(self.path, traces[: self.episodes])
         self._written = record

@@ -6,6 +6,7 @@ from typing import Any
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
+from .config import MemPOConfig
 from .memory import EncodedAnswer
 from .memory.judgement import JudgedMemories
 from .memory.spans import token_pieces
@@ -40,14 +41,12 @@ class RolloutRecord:
     memory_advantages: Tensor
     advantages: Tensor
 
-    def traces(self, tokenizer: PreTrainedTokenizerBase, step: int, context: str) -> list[Trace]:
+    def traces(self, tokenizer: PreTrainedTokenizerBase, step: int, args: MemPOConfig) -> list[Trace]:
         """The episodes as lines of a trace file (see `report.traces`)."""
-        judged = {key: index for index, key in enumerate(self.memories.judged)}
-        return [self._trace(row, tokenizer, step, context, judged) for row in range(len(self.rows))]
+        return [self._trace(row, tokenizer, step, args) for row in range(len(self.rows))]
 
-    def _trace(
-        self, row: int, tokenizer: PreTrainedTokenizerBase, step: int, context: str, judged: dict[tuple[int, int], int]
-    ) -> Trace:
+    def _trace(self, row: int, tokenizer: PreTrainedTokenizerBase, step: int, args: MemPOConfig) -> Trace:
+        judged = {key: index for index, key in enumerate(self.memories.judged)}
         episode, answer, prompt = self.episodes[row], self.answers[row], self.prompts[row]
         rewards = {name: _number(values[row]) for name, values in self.rewards.items()}
         return {
@@ -55,8 +54,8 @@ class RolloutRecord:
             "step": step,
             "question_id": str(self.rows[row].get("question_id", "")),
             "question": prompt[-1]["content"],
-            "answers": self.rows[row]["answers"] if "answers" in self.rows[row] else [answer.text],
-            "context": context,
+            "answers": self.rows[row][args.answers_column],
+            "context": args.context,
             "stop_reason": episode.stop_reason or "",
             "reward": sum(value for value in rewards.values() if value is not None),
             "rewards": {name: value for name, value in rewards.items() if value is not None},
