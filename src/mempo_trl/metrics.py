@@ -39,3 +39,15 @@ def memory_metrics(
     *_, usable = memory_pools(rewards, group_size, std_floor, pool)
     metrics["memory/pools_under_floor"] = 1 - usable.float().mean().item()
     return metrics
+
+
+def masked_fraction(ratio: Tensor, turn_mask: Tensor) -> Tensor:
+    """Share of the model's tokens that vLLM's importance sampling correction drops (ratio 0).
+
+    Args:
+        ratio: (B, C) at token level, (B, 1) at sequence level.
+        turn_mask: 1 on the tokens of turns. Shape: (B, up to C).
+    """
+    width = turn_mask.size(1)
+    dropped = (ratio[:, :width] == 0).expand(-1, width) & turn_mask.bool()
+    return dropped.sum() / turn_mask.sum().clamp(min=1)

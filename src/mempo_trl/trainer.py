@@ -18,7 +18,7 @@ from .memory.advantages import memory_advantages, token_advantages
 from .memory.engine import AnswerScorer
 from .memory.judgement import JudgedMemories, judge_memories
 from .memory.shared import CompletionLogps
-from .metrics import episode_metrics, memory_metrics
+from .metrics import episode_metrics, masked_fraction, memory_metrics
 from .record import RolloutRecord
 from .resume import ResumableTrainer
 from .rollout import Episode, TurnLimits, TurnLoop
@@ -276,6 +276,9 @@ class MemPOTrainer(ResumableTrainer, GRPOTrainer):
             rewards, p_mem, p_full, group_size, args.memory_std_floor, args.memory_pool
         ).items():
             self._metrics[mode][name].append(value)
+        if "importance_sampling_ratio" in output:
+            dropped = masked_fraction(output["importance_sampling_ratio"], self._turn_mask)
+            self._metrics[mode]["sampling/masked_fraction"].append(self.accelerator.gather(dropped).mean().item())
         advantages = memory_advantages(rewards, group_size, args.memory_std_floor, args.memory_pool)
         first = self.accelerator.process_index * len(inputs)
         mine = slice(first, first + len(inputs))
@@ -307,6 +310,15 @@ class MemPOTrainer(ResumableTrainer, GRPOTrainer):
         )
         return wanted and self._score_answers.shared and args.context == "full" and self.temperature == 1
 
+    def _count_forwarded(self, attention_mask: Tensor) -> None:
+        """Logs what a training forward costs: tokens over all ranks, padding left out, and memory on a GPU."""
+        if not torch.is_grad_enabled():
+            return
+        tokens = self.accelerator.reduce(attention_mask.sum().float(), reduction="sum")
+        self._metrics["train"]["step/tokens_forwarded"].append(tokens.item())
+        if torch.cuda.is_available():
+            self._metrics["train"]["step/peak_memory_gib"].append(torch.cuda.max_memory_allocated() / 2**30)
+
     def _compute_loss(self, model: Any, inputs: dict[str, Any]) -> Tensor:
         self._turn_mask = inputs["tool_mask"] * inputs["completion_mask"]
         return super()._compute_loss(model, inputs)
@@ -327,6 +339,7 @@ class MemPOTrainer(ResumableTrainer, GRPOTrainer):
             if completions.rows:
                 return completions.padded(logits_to_keep), None, None
         if self.args.context == "full" or is_single_turn(self._turn_mask):
+            self._count_forwarded(attention_mask)
             return super()._get_per_token_logps_and_entropies(
                 model, input_ids, attention_mask, logits_to_keep, batch_size, **kwargs
             )
@@ -337,6 +350,7 @@ class MemPOTrainer(ResumableTrainer, GRPOTrainer):
             *(t.split(batch_size or len(t)) for t in (input_ids, attention_mask, turn_mask)), strict=True
         ):
             rows = turn_rows(ids, seen, mask, self._tokenizer.pad_token_id, self.args.context_turns)
+            self._count_forwarded(rows.attention_mask)
             logps, entropies, aux_loss = super()._get_per_token_logps_and_entropies(
                 model, rows.input_ids, rows.attention_mask, rows.width, **kwargs
             )
