@@ -5,8 +5,11 @@
 
 import os
 from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
 
 from .corpora import Passage, PassageFile
 
@@ -14,6 +17,7 @@ if TYPE_CHECKING:
     import bm25s
 
 _WORD = r"(?u)\w+"  # bm25s' own pattern drops words of one character: "Apollo 8", "vitamin C"
+_BLOCK = 1024
 
 
 class RetrievalError(Exception):
@@ -104,10 +108,26 @@ class BM25Retriever:
         if not queries:
             return []
         tokens = bm25s.tokenize(queries, token_pattern=_WORD, return_ids=False, show_progress=False)
-        threads = min(len(queries), os.cpu_count() or 1) if len(queries) > 1 else 0
-        k = min(k, len(self))
-        found = self._index.retrieve(tokens, k=k, show_progress=False, n_threads=threads)
-        return [
-            [self._passages[int(i)]._replace(score=float(s)) for i, s in zip(row, scores, strict=True) if s > 0]
-            for row, scores in zip(found.documents, found.scores, strict=True)
-        ]
+        with ThreadPoolExecutor(min(len(queries), os.cpu_count() or 1)) as pool:
+            return list(pool.map(lambda words: self._find(words, k), tokens))
+
+    def _find(self, words: list[str], k: int) -> list[Passage]:
+        if not words:
+            return []
+        scores = self._index.get_scores(words)  # (passages,)
+        return [self._passages[i]._replace(score=float(scores[i])) for i in best(scores, k).tolist()]
+
+
+def best(scores: np.ndarray, k: int) -> np.ndarray:
+    """Where the `k` highest positive scores stand, highest first, the first of equal ones first.
+
+    Args:
+        scores: one for each passage, none negative. Shape: (N,).
+        k: how many; fewer come back if fewer are positive.
+    """
+    # The k-th highest of the blocks' maxima is never above the k-th highest score: what is below it can be skipped.
+    # A partition of all scores would take as long as computing them.
+    maxima = np.maximum.reduceat(scores, np.arange(0, len(scores), _BLOCK))
+    floor = np.partition(maxima, -k)[-k] if k <= len(maxima) else 0.0
+    candidates = np.flatnonzero((scores >= floor) & (scores > 0))
+    return candidates[np.lexsort((candidates, -scores[candidates]))[:k]]
