@@ -46,16 +46,15 @@ class LocalModel:
         return [row[: end + 1] for row, end in zip(rows, ends, strict=True)]
 
     def _config(self, sampling: Sampling) -> GenerationConfig:
-        sampled = {"temperature": sampling.temperature, "top_p": sampling.top_p} if sampling.temperature > 0 else {}
+        sampled = {"temperature": sampling.temperature, "top_p": sampling.top_p, "top_k": 0}
         return GenerationConfig(
             max_new_tokens=sampling.max_turn_length,
             do_sample=sampling.temperature > 0,
             # What a checkpoint brings along, such as a repetition penalty, is not what the policy was trained with.
-            top_k=0,
             repetition_penalty=1.0,
             eos_token_id=list(self.eos_token_ids),
             pad_token_id=self.pad_token_id,
-            **sampled,
+            **(sampled if sampling.temperature > 0 else {}),
         )
 
 

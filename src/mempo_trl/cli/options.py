@@ -79,7 +79,9 @@ def open_model(args: argparse.Namespace) -> tuple[Any, Any]:
 def _local_model(name: str, device: str | None) -> tuple[Any, Any]:
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers.utils.logging import disable_progress_bar
 
+    disable_progress_bar()
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     model = AutoModelForCausalLM.from_pretrained(name, dtype="auto").to(device)
     return model, AutoTokenizer.from_pretrained(name)
