@@ -1,8 +1,8 @@
 """An embedded world to train in without downloads: people who live in other cities in every episode.
 
-A question asks where k people live, one search finds one of them, so the memory must carry the rest. Who lives where is a
-hash of the episode and the name: nothing can be learned by heart, and every row is new to a policy that has not seen its
-`question_id`. Everything is the same on every machine.
+A question asks where k people live, one search finds one of them, so the memory must carry the rest. Who lives where is
+a hash of the episode and the name: nothing can be learned by heart, and every row is new to a policy that has not seen
+its `question_id`. Everything is the same on every machine.
 """
 
 import hashlib
@@ -16,14 +16,15 @@ from .environment import SearchEnvironment
 from .prompts import SEPARATOR, build_prompt
 from .rows import Row
 
-PEOPLE = tuple(
+_PEOPLE = (
     "Adam Alma Anna Boris Carl Clara David Diana Elena Emil Erik Eva Felix Fiona Greta Hugo Ines Ivan Jana Julia Karl "
-    "Lena Leo Lucia Marco Maria Mila Nina Noah Olga Omar Paul Petra Rosa Sara Simon Sofia Tom Vera Viktor".split()
+    "Lena Leo Lucia Marco Maria Mila Nina Noah Olga Omar Paul Petra Rosa Sara Simon Sofia Tom Vera Viktor"
 )
-CITIES = tuple(
+_CITIES = (
     "Athens Berlin Bern Boston Cairo Delhi Dublin Geneva Hanoi Kyiv Lagos Lima London Madrid Milan Oslo Paris Porto "
-    "Prague Riga Rome Seoul Tokyo Vienna".split()
+    "Prague Riga Rome Seoul Tokyo Vienna"
 )
+PEOPLE, CITIES = tuple(_PEOPLE.split()), tuple(_CITIES.split())
 MAX_OBJECTIVES = 10
 UNKNOWN = "unknown"
 QUESTION = "Where does each person live? "
