@@ -4,6 +4,7 @@ import inspect
 from collections.abc import Sequence
 from typing import Any
 
+import transformers
 import trl
 from accelerate.logging import get_logger
 from datasets import Dataset, IterableDataset
@@ -30,6 +31,10 @@ TRL_HOOKS = {
         "model", "input_ids", "attention_mask", "logits_to_keep", "batch_size", "compute_entropy",
     ],
     "_compute_loss": ["model", "inputs"],
+    "_get_train_sampler": ["dataset"],
+    "_save_checkpoint": ["model", "trial"],
+    "_save_rng_state": ["output_dir"],
+    "_load_optimizer_and_scheduler": ["checkpoint"],
 }  # fmt: skip
 
 
@@ -40,7 +45,7 @@ def check_trl(trainer_class: type = GRPOTrainer) -> None:
         found = [] if hook is None else list(inspect.signature(hook).parameters)[1:]
         if found[: len(expected)] != expected:
             raise ImportError(
-                f"TRL {trl.__version__} has {trainer_class.__name__}.{name}({', '.join(found)}), expected "
+                f"TRL {trl.__version__} on transformers {transformers.__version__} has {trainer_class.__name__}.{name}({', '.join(found)}), expected "
                 f"({', '.join(expected)}). Install the version that MemPOTrainer extends: pip install '{TRL_VERSIONS}'"
             )
 
