@@ -2,6 +2,7 @@ import io
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -332,12 +333,16 @@ def test_traces_then_sft_then_train(tmp_path, model_folder, capsys):
     common = ["--config", str(config), "--model_name_or_path"]
     assert main(["sft", "--traces", str(traces), *common, model_folder, "--output_dir", start]) == 0
     options = ["--num_generations", "2", "--max_turn_length", "8", "--max_completion_length", "64", "--count", "2"]
+    options += ["--trace_every", "1", "--logging_steps", "1"]
     assert main(["train", "--questions", "world", *common, start, "--output_dir", policy, *options]) == 0
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     before, after = (AutoModelForCausalLM.from_pretrained(f).state_dict() for f in (model_folder, start))
     assert any(not before[name].equal(after[name]) for name in before)
     assert AutoTokenizer.from_pretrained(policy).chat_template
+    assert len(list(read_traces(f"{policy}/traces.jsonl"))) == 2
+    log = json.loads(Path(policy, "trainer_state.json").read_text())["log_history"]
+    assert log[0]["rollout/turns"] == 1
 
 
 def test_traces_from_a_teacher(tmp_path, corpus, questions, capsys):

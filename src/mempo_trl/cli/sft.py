@@ -62,3 +62,4 @@ def fine_tune(script: SFTArguments, config: "SFTConfig", model: "ModelConfig") -
     )
     trainer.train(resume_from_checkpoint=config.resume_from_checkpoint)
     trainer.save_model(config.output_dir)
+    trainer.save_state()

@@ -1,9 +1,11 @@
 """`mempo train`: `MemPOTrainer` on a question set and a corpus."""
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from datasets import Dataset
 
+from ..callbacks import TraceCallback
 from ..config import MemPOConfig
 from ..search.rewards import mempo_outcome_reward
 from ..search.tasks import open_task
@@ -15,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def train(script: TrainArguments, config: MemPOConfig, model: "ModelConfig") -> None:
-    """Trains and saves the policy and its tokenizer to `config.output_dir`."""
+    """Trains, and saves the policy, its tokenizer, traces and the log to `config.output_dir`."""
     from trl import get_peft_config, get_quantization_config
 
     task = open_task(script.questions, script.corpus, script.passages)
@@ -30,5 +32,7 @@ def train(script: TrainArguments, config: MemPOConfig, model: "ModelConfig") -> 
         quantization_config=get_quantization_config(model),
         peft_config=get_peft_config(model),
     )
+    trainer.add_callback(TraceCallback(trainer, Path(config.output_dir) / "traces.jsonl", script.trace_every))
     trainer.train(resume_from_checkpoint=config.resume_from_checkpoint)
     trainer.save_model(config.output_dir)
+    trainer.save_state()  # trainer_state.json, for mempo plot

@@ -36,6 +36,7 @@ class TrainArguments:
     )
     count: int | None = field(default=None, metadata={"help": "most questions; default: all"})
     passages: int = field(default=3, metadata={"help": "passages that a search finds"})
+    trace_every: int = field(default=20, metadata={"help": "steps between two batches in OUTPUT_DIR/traces.jsonl"})
 
 
 def add_commands(commands: Any) -> None:
