@@ -23,5 +23,11 @@ lint: .venv/installed
 types: .venv/installed
 	$(BIN)/mypy
 
+docs: .venv/installed  ## the site, into site/
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[docs]"
+	$(BIN)/python scripts/generate_configuration.py
+	$(BIN)/python scripts/draw_credit.py
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
+
 clean:
 	rm -rf .venv outputs dist build .pytest_cache .mypy_cache .ruff_cache

@@ -1,0 +1,263 @@
+"""The documentation says what is: its code runs, its commands parse, its links hold, its lists are complete."""
+
+import argparse
+import doctest
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+from trl import ModelConfig, TrlParser
+
+from docs_pages import MODEL, PAGES, ROOT, blocks, commands, save_stand_in
+from helpers import make_trainer
+from mempo_trl import MemPOConfig
+from mempo_trl.cli import build_parser, main
+from mempo_trl.cli.training import SFTArguments, TrainArguments
+
+sys.path.insert(0, str(ROOT / "scripts"))
+LANGUAGES = {"", "text", "html", "python", "pycon", "bash", "yaml", "json", "jsonl"}
+EXECUTED = {"setup", "python", "pycon"}
+per_page = pytest.mark.parametrize("page", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
+
+
+@pytest.fixture(scope="session")
+def stand_in(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("models") / "model"
+    save_stand_in(str(folder))
+    return folder
+
+
+@per_page
+def test_code_blocks_run(page, stand_in, tmp_path, monkeypatch):
+    """Pages name a model of the Hub, and want a GPU: a folder of that name and the CPU stand in."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / MODEL).parent.mkdir(parents=True)
+    (tmp_path / MODEL).symlink_to(stand_in)
+    monkeypatch.setattr(MemPOConfig, "__post_init__", on_a_cpu(MemPOConfig.__post_init__))
+    namespace = {"__name__": "docs"}
+    for block in blocks(page):
+        place = f"{page.name}:{block.line}"
+        if block.language in ("setup", "python"):
+            source = "\n" * (block.line - 1) + block.code  # so that a traceback names the page's line
+            exec(compile(source, str(page), "exec"), namespace)
+        elif block.language == "pycon":
+            run_doctest(block, namespace, place)
+        elif block.run:
+            for command in commands(block.code):
+                words = shlex.split(command)
+                assert words[0] == "mempo", f"{place}: only mempo commands are run, got {command}"
+                assert main(words[1:]) == 0, f"{place}: {command}"
+
+
+def on_a_cpu(post_init):
+    def changed(config):
+        config.use_cpu, config.bf16, config.gradient_checkpointing = True, False, False
+        post_init(config)
+
+    return changed
+
+
+def run_doctest(block, namespace, place):
+    test = doctest.DocTestParser().get_doctest(block.code, namespace, place, str(place), block.line - 1)
+    said = []
+    runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE)
+    runner.run(test, out=said.append, clear_globs=False)
+    namespace.update(test.globs)
+    assert not runner.failures, "".join(said)
+
+
+@per_page
+def test_other_blocks_parse(page, tmp_path):
+    for block in blocks(page):
+        where = f"{page.name}:{block.line}"
+        assert block.language in LANGUAGES | EXECUTED, f"{where}: no test knows the language {block.language!r}"
+        if block.language in ("json", "jsonl"):
+            for text in block.code.splitlines() if block.language == "jsonl" else [block.code]:
+                json.loads(text)
+        elif block.language == "yaml":
+            file = tmp_path / "options.yaml"
+            file.write_text(block.code)
+            parse_options(["--config", str(file)])
+        elif block.language == "bash":
+            for command in commands(block.code):
+                check_command(command, where)
+
+
+def parse_options(argv):
+    """Reads options of training as `mempo train` and `examples/train_mempo.py` do."""
+    defaults = [] if any("questions" in word for word in argv) else ["--questions", "world"]
+    parser = TrlParser([TrainArguments, MemPOConfig, ModelConfig])
+    return parser.parse_args_and_config([*argv, *defaults, "--use_cpu", "true", "--bf16", "false"])
+
+
+# Commands: what is called is there, and takes the options that it is given
+
+
+def check_command(command, where):
+    words = [word for word in shlex.split(command, comments=True) if not re.fullmatch(r"[A-Z_]+=\S*", word)]
+    name, rest = words[0], words[1:]
+    assert name in CHECKS, f"{where}: no test knows the command {name!r}"
+    try:
+        CHECKS[name](rest)
+    except SystemExit:
+        pytest.fail(f"{where}: {command}")
+
+
+def check_mempo(words):
+    if words[0] in ("train", "sft"):
+        check_options(words[1:], {"train": TrainArguments, "sft": SFTArguments}[words[0]])
+    else:
+        build_parser().parse_args(words)
+
+
+def check_options(words, *arguments):
+    from trl import SFTConfig
+
+    config = SFTConfig if SFTArguments in arguments else MemPOConfig
+    parser = TrlParser([*arguments, config, ModelConfig])
+    known = {option for action in parser._actions for option in action.option_strings} | {"--config", "--help-all"}
+    unknown = [word for word in words if word.startswith("--") and word.split("=")[0] not in known]
+    assert not unknown, f"unknown options: {' '.join(unknown)}"
+
+
+def check_make(words):
+    targets = re.findall(r"^(\w[\w-]*):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    target, options = words[0], [word for word in words[1:] if not word.startswith("ARGS=")]
+    assert target in targets, f"no target {target}"
+    assert not options, f"unknown: {options}"
+
+
+def check_python(words):
+    if words[0] == "-m":
+        return check_module(words[1:])
+    assert (ROOT / words[0]).is_file(), f"no file {words[0]}"
+    source = (ROOT / words[0]).read_text()
+    own = set(re.findall(r'add_argument\(\s*"(?:-\w", ")?(--[\w-]+)"', source))
+    if own:
+        unknown = [word for word in words[1:] if word.startswith("--") and word.split("=")[0] not in own]
+        assert not unknown, f"unknown options: {' '.join(unknown)}"
+
+
+def check_module(words):
+    if words[0] == "mempo_trl.cli":
+        check_mempo(words[1:])
+    elif words[0] == "pip":
+        check_pip(words[1:])
+    elif words[0] not in ("venv", "http.server"):
+        path = ROOT / "src" / words[0].replace(".", "/")
+        assert path.with_suffix(".py").is_file() or (path / "__main__.py").is_file(), f"no module {words[0]}"
+
+
+def check_pip(words):
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    for extras in re.findall(r"(?:mempo-trl|\.)\[([\w,]+)\]", " ".join(words)):
+        missing = set(extras.split(",")) - set(project["optional-dependencies"])
+        assert not missing, f"no extra {missing}"
+
+
+def check_accelerate(words):
+    assert words[0] == "launch"
+    script = next(i for i, word in enumerate(words) if word.endswith(".py") or word == "-m")
+    files = re.findall(r"\S+\.yaml", " ".join(words[:script]))
+    assert all((ROOT / file).is_file() for file in files), f"no file {files}"
+    check_python(words[script:])
+
+
+def check_trl(words):
+    from trl.scripts.vllm_serve import make_parser
+
+    assert words[0] == "vllm-serve", words
+    make_parser(argparse.ArgumentParser().add_subparsers()).parse_args(words[1:])
+
+
+CHECKS = {
+    "mempo": check_mempo,
+    "make": check_make,
+    "python": check_python,
+    "pip": check_pip,
+    "accelerate": check_accelerate,
+    "trl": check_trl,
+    "git": lambda words: None,
+    "cd": lambda words: None,
+    "curl": lambda words: None,
+    "vllm": lambda words: None,
+}
+
+
+# Links
+
+
+@per_page
+def test_links_lead_somewhere(page):
+    text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
+    for target in re.findall(r"\]\(([^)\s]+)\)|src=\"([^\"]+)\"", text):
+        target = "".join(target)
+        if re.match(r"https?://|mailto:", target):
+            continue
+        path, _, anchor = target.partition("#")
+        file = (page.parent / path).resolve() if path else page
+        assert file.exists(), f"{page.name}: {target}"
+        if anchor and file.suffix == ".md":
+            assert anchor in anchors(file), f"{page.name}: {target}"
+
+
+def anchors(page):
+    text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
+    headings = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    names = [re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-") for heading in headings]
+    return {*names, *re.findall(r'id="([^"]+)"', text)}
+
+
+# Generated pages, and lists that must be complete
+
+
+def test_the_configuration_page_is_what_the_dataclass_says():
+    import generate_configuration
+
+    committed = (ROOT / "docs" / "configuration.md").read_text()
+    assert committed == generate_configuration.page(), "run python scripts/generate_configuration.py"
+
+
+def test_the_picture_is_what_the_script_draws():
+    import draw_credit
+
+    assert (ROOT / "docs" / "assets" / "credit.svg").read_text() == draw_credit.picture()
+
+
+METRIC = r"(?:memory|rollout|tools|step)/\w+|sampling/masked_fraction"
+
+
+def test_every_logged_metric_is_in_the_glossary(tmp_path, model, tokenizer, questions):
+    trainer = make_trainer(tmp_path, model, tokenizer, questions, max_steps=1)
+    trainer.train()
+    logged = {name for entry in trainer.state.log_history for name in entry if re.fullmatch(METRIC, name)}
+    # Those that a step on this machine does not log.
+    conditional = {"step/peak_memory_gib", "sampling/masked_fraction"}
+    rows = re.findall(r"^\| `(.+?)` \|", (ROOT / "docs" / "metrics.md").read_text(), re.MULTILINE)
+    assert {name for name in rows if re.fullmatch(METRIC, name)} == logged | conditional
+    source = (ROOT / "src/mempo_trl/trainer.py").read_text() + (ROOT / "src/mempo_trl/metrics.py").read_text()
+    assert set(re.findall(rf'"({METRIC})"', source)) <= logged | conditional
+
+
+def test_every_error_in_troubleshooting_is_one():
+    """What a heading quotes stands in the code, whose messages run over several lines."""
+    source = "".join(path.read_text() for path in (ROOT / "src").rglob("*.py"))
+    source = re.sub(r"[\"']\s*\n\s*f?[\"']", "", source).replace("{{", "{").replace("}}", "}")
+    page = (ROOT / "docs" / "troubleshooting.md").read_text().split("## From TRL")[0]
+    quoted = re.findall(r"^### `(.+)`$", page, re.MULTILINE)
+    assert len(quoted) > 10
+    assert not [text for text in quoted if text not in source]
+
+
+@pytest.mark.slow
+def test_the_site_builds_without_a_warning(tmp_path):
+    pytest.importorskip("mkdocs", reason='needs pip install "mempo-trl[docs]"')
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path / "site")]
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env=os.environ)
+    assert result.returncode == 0, result.stderr
