@@ -8,16 +8,18 @@ from pathlib import Path
 import pytest
 import torch
 
-SCRIPT = Path(__file__).with_name("two_ranks.py")
+from fake_vllm import episode_length
+
+TESTS = Path(__file__).parent
 
 
-def run(output, processes, per_device, context):
+def run(output, processes, per_device, context, script="two_ranks.py"):
     output.mkdir()
     launcher = [sys.executable]
     if processes > 1:
         launcher += ["-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={processes}"]
-    command = [*launcher, str(SCRIPT), str(output), str(per_device), context]
-    env = {**os.environ, "ACCELERATE_USE_CPU": "true", "OMP_NUM_THREADS": "1", "PYTHONPATH": str(SCRIPT.parent)}
+    command = [*launcher, str(TESTS / script), str(output), str(per_device), context]
+    env = {**os.environ, "ACCELERATE_USE_CPU": "true", "OMP_NUM_THREADS": "1", "PYTHONPATH": str(TESTS)}
     result = subprocess.run(command, env=env, capture_output=True, text=True, timeout=300)
     assert result.returncode == 0, result.stderr[-3000:]
     return [torch.load(output / f"rank{rank}.pt", weights_only=True) for rank in range(processes)]
@@ -37,6 +39,28 @@ def test_two_ranks_equal_one(tmp_path, context):
     for ours, theirs in zip(two[0]["logs"], one["logs"], strict=True):
         for name in ("memory/reward_mean", "memory/reward_std", "memory/closed_fraction", "rollout/turns"):
             assert ours[name] == pytest.approx(theirs[name], abs=1e-6), name
+
+
+@pytest.mark.parametrize(("per_device", "context"), [(4, "full"), (4, "memory"), (2, "memory")])
+def test_each_rank_gets_its_own_completions_from_one_server(tmp_path, per_device, context):
+    """TRL's server mode over a client that echoes each prompt: question, group member and turn must go through."""
+    two = run(tmp_path / "two", 2, per_device, context, "two_ranks_server.py")
+    assert two[0]["rows"] == two[1]["rows"]  # as many calls, as many rows in each
+    assert len(two[0]["client_calls"]) == len(two[0]["rows"])  # rank 0 asks for both
+    assert two[1]["client_calls"] == []
+    ragged = set()
+    for rank, result in enumerate(two):
+        assert len(result["asked"]) == 2 * per_device
+        for index, (asked, said) in enumerate(zip(result["asked"], result["said"], strict=True)):
+            member = (rank * per_device + index % per_device) % 4
+            length = episode_length(asked, member)
+            assert said == [(str(asked), str(member), str(turn)) for turn in range(1, length + 1)]
+            ragged.add(length)
+            own = -(asked + 1) / 10
+            assert result["logprobs"][index] == pytest.approx([own, 0.0] if length > 1 else [own])
+        assert set(result["stop_reasons"]) == {"finished"}
+        assert len(result["sampling_ratio"]) == 2
+    assert len(ragged) > 3
 
 
 def test_groups_split_over_ranks(tmp_path):
