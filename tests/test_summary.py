@@ -17,6 +17,7 @@ def episode(question, exact, context="memory", stop_reason="done", peak=50, turn
         "rewards": rewards,
         "total_tokens": 2 * peak,
         "peak_tokens": peak,
+        "prompt_tokens": 10,
         "turns": [{**TURN, **turn} for turn in turns] or [TURN],
     }
 
@@ -40,12 +41,12 @@ def test_the_same_question_of_two_seeds_is_two():
     assert score["questions"] == 2
 
 
-def test_peak_tokens_of_all_and_of_right_answers_alone():
-    """Right: 40 and 60; wrong: 200. Over all 100, as MEM1 averages 50."""
-    (score,) = summarize([episode("a", 1.0, peak=40), episode("b", 1.0, peak=60), episode("c", 0.5, peak=200)])
+def test_peak_tokens_of_all_and_as_mem1_averages_them():
+    """Peaks 40 and 80 with a right answer, 180 without. All: 100; MEM1: without the prompt's 10, (30 + 70) / 2 = 50."""
+    (score,) = summarize([episode("a", 1.0, peak=40), episode("b", 0.5, peak=80), episode("c", 0.0, peak=180)])
     assert score["peak_tokens"]["mean"] == 100
     assert score["mem1_peak_tokens"] == 50
-    (none_right,) = summarize([episode("a", 0.5)])
+    (none_right,) = summarize([episode("a", 0.0)])
     assert none_right["mem1_peak_tokens"] is None
 
 

@@ -34,7 +34,7 @@ class Score(TypedDict):
     well_formed: Estimate  # share of episodes in MemPO's format
     total_tokens: Estimate  # all that was read and written, in the model's tokens
     peak_tokens: Estimate  # the longest that context and turn together were; over all episodes
-    mem1_peak_tokens: float | None  # the same over exactly right episodes alone, as MEM1's code averages it
+    mem1_peak_tokens: float | None  # without the prompt, over episodes with a right answer, as MEM1's code averages it
     turns: Estimate
     tool_calls: Estimate
     memory_tokens: float | None  # of a closed memory, tags included; None where tokens are not known
@@ -102,7 +102,9 @@ def _score(context: str, objectives: int, traces: list[Trace]) -> Score:
         "objectives": objectives,
         "questions": len(by_question),
         "episodes": len(traces),
-        "mem1_peak_tokens": _mean(t["peak_tokens"] for t in traces if t["rewards"]["exact_match"] == 1.0),
+        "mem1_peak_tokens": _mean(
+            trace["peak_tokens"] - trace["prompt_tokens"] for trace in traces if trace["rewards"]["exact_match_sum"] > 0
+        ),
         "memory_tokens": _mean(turn["memory"][1] - turn["memory"][0] for turn in memories if turn["memory"]),
         "memory_characters": _mean(len(turn["memory_text"] or "") for turn in memories),
         "answer_probability": _by_turn(traces),
