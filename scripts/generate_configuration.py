@@ -42,7 +42,7 @@ memory_weight: 0.5
 On the command line an option is `--memory_weight 0.5`, and it wins over the file.
 
 TRL trains in bfloat16 by default, and transformers refuses that on a machine without a GPU. There, set
-`use_cpu: true` and `bf16: false`.
+`bf16: false`.
 """
 DIFFERENCES = """\
 ## Defaults that differ from TRL's
@@ -77,10 +77,6 @@ def default(option: Field) -> str:
     return f"`{value!r}`"
 
 
-def pipes(text: str) -> str:
-    return text.replace("|", "\\|")
-
-
 def group_section(title: str, texts: dict[str, str], options: dict[str, Field]) -> str:
     """One title and its table."""
     lines = [f"## {title[0].upper() + title[1:]}", "", "| Option | Type | Default | Meaning |", "|---|---|---|---|"]
@@ -89,10 +85,10 @@ def group_section(title: str, texts: dict[str, str], options: dict[str, Field]) 
         kind: Any = inspect.get_annotations(MemPOConfig)[name]
         kind = kind.__name__ if isinstance(kind, type) else str(kind)
         choices = options[name].metadata.get("choices")
-        kind = " or ".join(f'`"{choice}"`' for choice in choices) if choices else f"`{kind}`"
+        kind = " or ".join(f"`{part}`" for part in ([f'"{choice}"' for choice in choices or ()] or kind.split(" | ")))
         # The default template has line breaks, which a table cannot show.
         value = "[see the text](method.md#the-answers-text)" if name == "answer_template" else default(options[name])
-        lines.append(f"| `{name}` | {pipes(kind)} | {value} | {pipes(text)} |")
+        lines.append(f"| `{name}` | {kind} | {value} | {text} |")
     return "\n".join(lines) + "\n"
 
 

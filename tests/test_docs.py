@@ -2,6 +2,7 @@
 
 import argparse
 import doctest
+import importlib.util
 import json
 import os
 import re
@@ -57,7 +58,7 @@ def test_code_blocks_run(page, stand_in, tmp_path, monkeypatch):
 
 def on_a_cpu(post_init):
     def changed(config):
-        config.use_cpu, config.bf16, config.gradient_checkpointing = True, False, False
+        config.bf16, config.gradient_checkpointing = False, False
         post_init(config)
 
     return changed
@@ -93,7 +94,7 @@ def parse_options(argv):
     """Reads options of training as `mempo train` and `examples/train_mempo.py` do."""
     defaults = [] if any("questions" in word for word in argv) else ["--questions", "world"]
     parser = TrlParser([TrainArguments, MemPOConfig, ModelConfig])
-    return parser.parse_args_and_config([*argv, *defaults, "--use_cpu", "true", "--bf16", "false"])
+    return parser.parse_args_and_config([*argv, *defaults, "--bf16", "false"])
 
 
 # Commands: what is called is there, and takes the options that it is given
@@ -128,20 +129,34 @@ def check_options(words, *arguments):
 
 def check_make(words):
     targets = re.findall(r"^(\w[\w-]*):", (ROOT / "Makefile").read_text(), re.MULTILINE)
-    target, options = words[0], [word for word in words[1:] if not word.startswith("ARGS=")]
+    target, *options = words
     assert target in targets, f"no target {target}"
-    assert not options, f"unknown: {options}"
+    assert all(option.startswith("ARGS=") for option in options), options
+    if target == "train":
+        check_python(["examples/train_mempo.py", *shlex.split(" ".join(options).removeprefix("ARGS="))])
 
 
 def check_python(words):
     if words[0] == "-m":
         return check_module(words[1:])
     assert (ROOT / words[0]).is_file(), f"no file {words[0]}"
+    if words[0] == "examples/train_mempo.py":
+        return check_recipe(words)
     source = (ROOT / words[0]).read_text()
     own = set(re.findall(r'add_argument\(\s*"(?:-\w", ")?(--[\w-]+)"', source))
     if own:
         unknown = [word for word in words[1:] if word.startswith("--") and word.split("=")[0] not in own]
         assert not unknown, f"unknown options: {' '.join(unknown)}"
+
+
+def check_recipe(words):
+    spec = importlib.util.spec_from_file_location("train_mempo", ROOT / words[0])
+    recipe = importlib.util.module_from_spec(spec)
+    sys.modules["train_mempo"] = recipe  # where dataclasses look for annotations
+    spec.loader.exec_module(recipe)
+    check_options(words[1:], recipe.MemPOScriptArguments)
+    files = [word for word in words if word.startswith("examples/configs/")]
+    assert all((ROOT / file).is_file() for file in files), f"no file {files}"
 
 
 def check_module(words):
@@ -253,6 +268,14 @@ def test_every_error_in_troubleshooting_is_one():
     quoted = re.findall(r"^### `(.+)`$", page, re.MULTILINE)
     assert len(quoted) > 10
     assert not [text for text in quoted if text not in source]
+
+
+def test_sections_that_docstrings_name_are_there():
+    source = "".join(path.read_text() for path in (ROOT / "src").rglob("*.py"))
+    named = set(re.findall(r"\d", " ".join(re.findall(r"method\.md, sections? ([\d, and]+)", source))))
+    headings = re.findall(r"^## (\d)\. ", (ROOT / "docs" / "method.md").read_text(), re.MULTILINE)
+    assert named
+    assert named <= set(headings)
 
 
 @pytest.mark.slow
