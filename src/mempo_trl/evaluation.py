@@ -4,10 +4,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from accelerate.utils import gather_object
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from .agent import MemoryAgent
+from .context import CONTEXTS
+from .endpoints import Sampling
 from .report.traces import write_traces
+from .rollout import TurnLimits
 from .search.rewards import exact_match, f1_score, normalize_answer, objective_scores
 from .search.rows import Row
 from .tracing import trajectory_trace
@@ -15,6 +21,8 @@ from .trajectory import Trajectory
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
+
+    from .trainer import MemPOTrainer
 
 
 @dataclass(frozen=True)
@@ -87,7 +95,7 @@ def evaluate(
     for row, trajectory in zip(rows, agent.run_many(rows, batch_size, seed), strict=True):
         scores.append(score_trajectory(row, trajectory))
         if traces is not None:
-            rewards = {"em": scores[-1].em}
+            rewards = {"exact_match": scores[-1].em}
             write_traces(traces, [trajectory_trace(trajectory, row, agent.context, rewards, tokenizer)])
         on_question(scores[-1])
     return scores
@@ -109,3 +117,82 @@ def memory_fidelity(memory: str, answers: Sequence[str], aliases: Sequence[Seque
     text = f" {normalize_answer(memory)} "
     golds = [[answer, *(aliases[i] if aliases else ())] for i, answer in enumerate(answers)]
     return fmean(float(any(f" {normalize_answer(gold)} " in text for gold in options)) for options in golds)
+
+
+class EvaluationCallback(TrainerCallback):
+    """Evaluates the policy in both contexts before training, every so many steps, and after it.
+
+    The means are logged as `eval/{context}/{name}`, with the names of `Evaluation`; `first` and `last` hold those from
+    before and after training. The processes share the questions.
+
+    Args:
+        trainer: whose policy is evaluated, with its own limits and sampling.
+        environment_factory: makes the environment of each question.
+        rows: questions that are not trained on; at least one for each process.
+        every: steps between two evaluations during training; 0 for none.
+        between: questions of an evaluation during training; before and after it all are played.
+        traces: a trace file that the episodes from before and after training are appended to.
+    """
+
+    def __init__(
+        self,
+        trainer: "MemPOTrainer",
+        environment_factory: Callable[[], Any],
+        rows: Sequence[Row],
+        every: int = 0,
+        between: int = 64,
+        traces: str | Path | None = None,
+    ) -> None:
+        self.trainer = trainer
+        self.environment_factory = environment_factory
+        self.rows = rows
+        self.every = every
+        self.between = between
+        self.traces = traces
+        self.first: dict[str, Evaluation] = {}
+        self.last: dict[str, Evaluation] = {}
+
+    def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        """Evaluates the policy that training starts from."""
+        self.first = self._evaluate(self.rows, self.traces)
+
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        """Evaluates every so many steps."""
+        if self.every and state.global_step % self.every == 0 and state.global_step < state.max_steps:
+            self._evaluate(self.rows[: self.between])
+
+    def on_train_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        """Evaluates the policy that training ends with."""
+        self.last = self._evaluate(self.rows, self.traces)
+
+    def _evaluate(self, rows: Sequence[Row], traces: str | Path | None = None) -> dict[str, Evaluation]:
+        trainer, results = self.trainer, {}
+        rank, ranks = trainer.accelerator.process_index, trainer.accelerator.num_processes
+        training = trainer.model.training
+        trainer.model.eval()  # also tells `log` that these are no metrics of a training step
+        for context in CONTEXTS:
+            path = traces if rank == 0 else None
+            scores = evaluate(self._agent(context), rows[rank::ranks], trainer.processing_class, traces=path)
+            results[context] = Evaluation.of(gather_object(scores))
+        trainer.log({f"eval/{c}/{name}": value for c, e in results.items() for name, value in asdict(e).items()})
+        trainer.model.train(training)
+        return results
+
+    def result(self) -> dict[str, dict[str, dict[str, float]]]:
+        """`{"before": {context: means}, "after": {context: means}}`, with 4 digits."""
+        return {
+            name: {context: evaluation.rounded() for context, evaluation in results.items()}
+            for name, results in (("before", self.first), ("after", self.last))
+        }
+
+    def _agent(self, context: str) -> MemoryAgent:
+        trainer, args = self.trainer, self.trainer.args
+        return MemoryAgent(
+            trainer.accelerator.unwrap_model(trainer.model),
+            trainer.processing_class,
+            context=context,
+            environment_factory=self.environment_factory,
+            context_turns=args.context_turns,
+            limits=TurnLimits(args.max_turns, args.max_tool_length, args.max_completion_length),
+            sampling=Sampling(args.temperature, args.top_p, args.max_turn_length),
+        )

@@ -1,0 +1,147 @@
+# /// script
+# requires-python = ">=3.11"
+# dependencies = ["mempo-trl[plots]"]
+# ///
+"""
+Train an agent that writes its own memory, with MemPO, and show what it gained.
+
+Without arguments: a tiny model in the embedded world, on a laptop's CPU, in a few minutes and without downloads. It is
+made by a supervised cold start, which is kept for the next time.
+
+```bash
+python examples/train_mempo.py
+python examples/train_mempo.py --memory_weight 0 --output_dir outputs/grpo  # plain GRPO
+```
+
+Any model and data:
+
+```bash
+accelerate launch --config_file examples/accelerate/multi_gpu.yaml examples/train_mempo.py \
+    --config examples/configs/qwen2.5_7b_paper.yaml --dataset hotpotqa:hotpot_train_v1.1.json
+```
+
+The output folder gets the policy, `training.png`, `traces.jsonl` (for `mempo view`) and `result.json`. The last line of
+the output is the same JSON object: scores before and after training, in both contexts.
+"""
+
+import json
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from datasets import Dataset
+from rich.progress import Progress
+from transformers import ProgressCallback
+from trl import ModelConfig, ScriptArguments, TrlParser, get_peft_config, get_quantization_config
+
+from mempo_trl import MemPOConfig, MemPOTrainer
+from mempo_trl.callbacks import TraceCallback
+from mempo_trl.cold_start import Recipe, cold_start
+from mempo_trl.evaluation import EvaluationCallback
+from mempo_trl.report.plots import plot_training
+from mempo_trl.search.rewards import mempo_outcome_reward
+from mempo_trl.search.tasks import open_task
+from mempo_trl.search.world import WorldEnvironment, world_rows
+
+
+@dataclass
+class MemPOScriptArguments(ScriptArguments):
+    """What is trained on, and how it is evaluated."""
+
+    dataset: str = field(
+        default="world", metadata={"help": "world, fanoutqa, hotpotqa:PATH, or a question file, PATH.jsonl."}
+    )
+    corpus: str | None = field(
+        default=None, metadata={"help": "Index folder, corpus file or URL of a search server. Default: the dataset's."}
+    )
+    passages: int = field(default=3, metadata={"help": "Passages that a search finds."})
+    objectives: int | None = field(
+        default=None, metadata={"help": "Questions that are joined into one. Default: as they come."}
+    )
+    eval_questions: int = field(
+        default=128, metadata={"help": "Questions that are kept for the evaluation; 0 for no evaluation."}
+    )
+    eval_every: int = field(default=10, metadata={"help": "Steps between two evaluations during training; 0 for none."})
+    trace_every: int = field(default=20, metadata={"help": "Steps between two batches in the trace file."})
+
+
+class QuietProgress(ProgressCallback):
+    """A progress bar with the reward, in place of a line for each step."""
+
+    def on_log(self, args, state, control, logs=None, **kwargs):
+        if self.training_bar is not None and "reward" in logs:
+            self.training_bar.set_postfix(reward=f"{logs['reward']:.3f}")
+
+
+def load_questions(script_args, training_args):
+    """The environment factory, and questions for training and for the evaluation, which share none."""
+    held_out = script_args.eval_questions
+    if script_args.dataset == "world":
+        per_step = training_args.generation_batch_size // training_args.num_generations
+        count, k, seed = per_step * max(training_args.max_steps, 1), script_args.objectives or 4, training_args.seed
+        return WorldEnvironment, world_rows(count, k, "train", seed), world_rows(held_out, k, "eval")
+    task = open_task(script_args.dataset.removeprefix("hotpotqa:"), script_args.corpus, script_args.passages)
+    rows = task.rows(script_args.objectives, seed=training_args.seed)
+    return task.environment_factory, rows[held_out:], rows[:held_out]
+
+
+def load_model(script_args, training_args, model_args):
+    """The model to train, or its name, and its tokenizer if the name does not lead to it."""
+    if model_args.model_name_or_path is not None:
+        init = {"revision": model_args.model_revision, "attn_implementation": model_args.attn_implementation}
+        training_args.model_init_kwargs = {**init, "dtype": model_args.dtype, **(training_args.model_init_kwargs or {})}
+        return model_args.model_name_or_path, None
+    recipe = Recipe(objectives=script_args.objectives or 4)
+    with training_args.main_process_first(), Progress() as progress:
+        bar = progress.add_task("Cold start", total=recipe.steps)
+        return cold_start(
+            Path(training_args.output_dir).parent,
+            training_args.seed,
+            recipe,
+            on_step=lambda step, loss: progress.update(bar, completed=step),
+        )
+
+
+if __name__ == "__main__":
+    arguments = sys.argv[1:]
+    if "--config" not in arguments:
+        arguments = ["--config", str(Path(__file__).parent / "configs" / "world.yaml"), *arguments]
+    parser = TrlParser((MemPOScriptArguments, MemPOConfig, ModelConfig))
+    script_args, training_args, model_args = parser.parse_args_and_config(arguments)
+
+    environment_factory, train_rows, eval_rows = load_questions(script_args, training_args)
+    model, tokenizer = load_model(script_args, training_args, model_args)
+    trainer = MemPOTrainer(
+        model,
+        mempo_outcome_reward,
+        training_args,
+        Dataset.from_list(train_rows),
+        processing_class=tokenizer,
+        environment_factory=environment_factory,
+        quantization_config=get_quantization_config(model_args),
+        peft_config=get_peft_config(model_args),
+    )
+    output = Path(training_args.output_dir)
+    traces = output / "traces.jsonl"
+    if not training_args.resume_from_checkpoint and trainer.accelerator.is_main_process:
+        traces.unlink(missing_ok=True)
+    trainer.remove_callback(ProgressCallback)
+    trainer.add_callback(QuietProgress)
+    trainer.add_callback(TraceCallback(trainer, traces, script_args.trace_every))
+    evaluation = None
+    if eval_rows:
+        evaluation = EvaluationCallback(trainer, environment_factory, eval_rows, script_args.eval_every, traces=traces)
+        trainer.add_callback(evaluation)
+
+    trainer.train(resume_from_checkpoint=training_args.resume_from_checkpoint)
+    trainer.save_model(training_args.output_dir)
+    if training_args.push_to_hub:
+        trainer.push_to_hub(dataset_name=script_args.dataset)
+
+    if trainer.accelerator.is_main_process:
+        plot_training(trainer.state.log_history, output / "training.png")
+        print(f"{output}: the policy, training.png, traces.jsonl")
+        if evaluation is not None:
+            result = json.dumps(evaluation.result())
+            (output / "result.json").write_text(result + "\n", "utf-8")
+            print(result)
