@@ -48,13 +48,9 @@ def main(output: Path, per_device: int, context: str) -> None:
             "client_calls": client.calls,
             "asked": [int(re.search(r"capital of A(\d+)", tokenizer.decode(e.prompt_ids))[1]) for e in episodes],
             "said": [said.findall(tokenizer.decode(e.completion_ids)) for e in episodes],
-                re.findall(r"<mem>q(\d+) m(\d+) t(\d+)</mem>", tokenizer.decode(e.completion_ids)) for e in episodes
-            ],
             "logprobs": [sorted(set(e.logprobs)) for e in episodes],
             "stop_reasons": [e.stop_reason for e in episodes],
             "sampling_ratio": [log[ratio] for log in trainer.state.log_history[:-1]],
-                log["sampling/importance_sampling_ratio/mean"] for log in trainer.state.log_history[:-1]
-            ],
         },
         output / f"rank{trainer.accelerator.process_index}.pt",
     )
