@@ -10,6 +10,7 @@ import shlex
 import subprocess
 import sys
 import tomllib
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,7 @@ from helpers import make_trainer
 from mempo_trl import MemPOConfig
 from mempo_trl.cli import build_parser, main
 from mempo_trl.cli.training import SFTArguments, TrainArguments
+from mempo_trl.summary import Score
 
 sys.path.insert(0, str(ROOT / "scripts"))
 LANGUAGES = {"", "text", "html", "python", "pycon", "bash", "yaml", "json", "jsonl"}
@@ -268,6 +270,15 @@ def test_every_error_in_troubleshooting_is_one():
     quoted = re.findall(r"^### `(.+)`$", page, re.MULTILINE)
     assert len(quoted) > 10
     assert not [text for text in quoted if text not in source]
+
+
+def test_the_command_line_page_is_complete():
+    page = (ROOT / "docs" / "cli.md").read_text()
+    (commands_action,) = (a for a in build_parser()._actions if isinstance(a, argparse._SubParsersAction))
+    assert set(re.findall(r"^## mempo ([\w-]+)$", page, re.MULTILINE)) == set(commands_action.choices)
+    said = set(re.findall(r"`(\w+)`", page))
+    assert set(Score.__annotations__) - {"context", "objectives"} <= said
+    assert {option.name for option in fields(TrainArguments)} <= set(re.findall(r"`--(\w+)`", page))
 
 
 def test_sections_that_docstrings_name_are_there():
