@@ -27,9 +27,9 @@ class SegmentAttention:
 
     def __init__(self, segment: Segment, device: torch.device) -> None:
         context, self._own = segment
-        places = torch.tensor(list(chain(*context, self._own)), device=device)
-        contiguous = int(places[-1]) - int(places[0]) == len(places) - 1
-        self._keys = slice(int(places[0]), int(places[-1]) + 1) if contiguous else places
+        places = list(chain(*context, self._own))
+        contiguous = places[-1] - places[0] == len(places) - 1
+        self._keys = slice(places[0], places[-1] + 1) if contiguous else torch.tensor(places, device=device)
         # Behind a short context the queries of the context are computed again: a causal square costs half of a mask.
         self._square = 2 * len(self._own) > len(places)
         self._mask: Tensor | None = None
@@ -41,7 +41,7 @@ class SegmentAttention:
             self._mask = like.new_full((own, keys), -torch.inf).triu(keys - own + 1)
         return self._mask
 
-    def __call__(self, query: Tensor, key: Tensor, value: Tensor, scaling: float) -> Tensor:
+    def __call__(self, query: Tensor, key: Tensor, value: Tensor, scaling: float | None) -> Tensor:
         """(heads, S, D), twice (key-value heads, S, D) -> (heads, own tokens, D)."""
         key, value = key[:, self._keys], value[:, self._keys]
         query = query[:, self._keys if self._square else slice(self._own.start, self._own.stop)]
@@ -63,8 +63,9 @@ def segment_attention(
     key: Tensor,
     value: Tensor,
     attention_mask: Tensor | None,
-    scaling: float,
+    *,
     segments: Sequence[SegmentAttention],
+    scaling: float | None = None,
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
     """An attention for transformers' `AttentionInterface`: one row, (1, heads, S, D) -> (1, S, heads, D)."""
