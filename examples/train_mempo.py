@@ -16,20 +16,21 @@ python examples/train_mempo.py --memory_weight 0 --output_dir outputs/grpo  # pl
 Any model and data:
 
 ```bash
-accelerate launch --config_file examples/accelerate/multi_gpu.yaml examples/train_mempo.py \
-    --config examples/configs/qwen2.5_7b_paper.yaml --dataset hotpotqa:hotpot_train_v1.1.json
+accelerate launch --config_file examples/accelerate/zero3.yaml examples/train_mempo.py \
+    --config examples/configs/qwen2.5_7b_paper.yaml
 ```
 
-The output folder gets the policy, `training.png`, `traces.jsonl` (for `mempo view`) and `result.json`. The last line of
-the output is the same JSON object: scores before and after training, in both contexts.
+The output folder gets the policy, `training.png` and `traces.jsonl` (for `mempo view`). The last line that is printed
+is one JSON object: scores before and after training, in both contexts.
 """
 
 import json
 import sys
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
-from datasets import Dataset
+from datasets import Dataset, load_dataset
 from rich.progress import Progress
 from transformers import ProgressCallback
 from trl import ModelConfig, ScriptArguments, TrlParser, get_peft_config, get_quantization_config
@@ -39,9 +40,10 @@ from mempo_trl.callbacks import TraceCallback
 from mempo_trl.cold_start import Recipe, cold_start
 from mempo_trl.evaluation import EvaluationCallback
 from mempo_trl.report.plots import plot_training
-from mempo_trl.search.rewards import mempo_outcome_reward
-from mempo_trl.search.tasks import open_task
+from mempo_trl.search import SearchEnvironment, mempo_outcome_reward
+from mempo_trl.search.tasks import open_retriever, open_task
 from mempo_trl.search.world import WorldEnvironment, world_rows
+from mempo_trl.smollm2 import smollm2_folder
 
 
 @dataclass
@@ -49,7 +51,8 @@ class MemPOScriptArguments(ScriptArguments):
     """What is trained on, and how it is evaluated."""
 
     dataset: str = field(
-        default="world", metadata={"help": "world, fanoutqa, hotpotqa:PATH, or a question file, PATH.jsonl."}
+        default="world",
+        metadata={"help": "world, fanoutqa, a HotpotQA file (.json) or a question file (.jsonl); or set dataset_name."},
     )
     corpus: str | None = field(
         default=None, metadata={"help": "Index folder, corpus file or URL of a search server. Default: the dataset's."}
@@ -75,31 +78,35 @@ class QuietProgress(ProgressCallback):
 
 def load_questions(script_args, training_args):
     """The environment factory, and questions for training and for the evaluation, which share none."""
-    held_out = script_args.eval_questions
+    held_out, k, seed = script_args.eval_questions, script_args.objectives, training_args.seed
+    if script_args.dataset_name is not None:
+        splits = load_dataset(script_args.dataset_name, script_args.dataset_config)
+        if script_args.corpus is None:
+            raise ValueError(f"{script_args.dataset_name} has no corpus of its own. Name one with --corpus")
+        factory = partial(SearchEnvironment, open_retriever(script_args.corpus), top_k=script_args.passages)
+        test = splits[script_args.dataset_test_split].shuffle(seed).take(held_out) if held_out else []
+        return factory, splits[script_args.dataset_train_split], list(test)
     if script_args.dataset == "world":
-        per_step = training_args.generation_batch_size // training_args.num_generations
-        count, k, seed = per_step * max(training_args.max_steps, 1), script_args.objectives or 4, training_args.seed
-        return WorldEnvironment, world_rows(count, k, "train", seed), world_rows(held_out, k, "eval")
-    task = open_task(script_args.dataset.removeprefix("hotpotqa:"), script_args.corpus, script_args.passages)
-    rows = task.rows(script_args.objectives, seed=training_args.seed)
+        questions = training_args.generation_batch_size // training_args.num_generations * training_args.max_steps
+        return WorldEnvironment, world_rows(questions, k or 4, seed=seed), world_rows(held_out, k or 4, "eval")
+    task = open_task(script_args.dataset, script_args.corpus, script_args.passages)
+    rows = task.rows(k, seed=seed)
     return task.environment_factory, rows[held_out:], rows[:held_out]
 
 
 def load_model(script_args, training_args, model_args):
     """The model to train, or its name, and its tokenizer if the name does not lead to it."""
-    if model_args.model_name_or_path is not None:
+    name = model_args.model_name_or_path
+    if name is not None:
         init = {"revision": model_args.model_revision, "attn_implementation": model_args.attn_implementation}
         training_args.model_init_kwargs = {**init, "dtype": model_args.dtype, **(training_args.model_init_kwargs or {})}
-        return model_args.model_name_or_path, None
+        return smollm2_folder() if name == "smollm2" else name, None
     recipe = Recipe(objectives=script_args.objectives or 4)
     with training_args.main_process_first(), Progress() as progress:
         bar = progress.add_task("Cold start", total=recipe.steps)
-        return cold_start(
-            Path(training_args.output_dir).parent,
-            training_args.seed,
-            recipe,
-            on_step=lambda step, loss: progress.update(bar, completed=step),
-        )
+        show = partial(progress.update, bar)
+        cache = Path(training_args.output_dir).parent
+        return cold_start(cache, training_args.seed, recipe, on_step=lambda step, loss: show(completed=step))
 
 
 if __name__ == "__main__":
@@ -115,7 +122,7 @@ if __name__ == "__main__":
         model,
         mempo_outcome_reward,
         training_args,
-        Dataset.from_list(train_rows),
+        Dataset.from_list(train_rows) if isinstance(train_rows, list) else train_rows,
         processing_class=tokenizer,
         environment_factory=environment_factory,
         quantization_config=get_quantization_config(model_args),
@@ -128,20 +135,16 @@ if __name__ == "__main__":
     trainer.remove_callback(ProgressCallback)
     trainer.add_callback(QuietProgress)
     trainer.add_callback(TraceCallback(trainer, traces, script_args.trace_every))
-    evaluation = None
-    if eval_rows:
-        evaluation = EvaluationCallback(trainer, environment_factory, eval_rows, script_args.eval_every, traces=traces)
-        trainer.add_callback(evaluation)
+    evaluation = EvaluationCallback(trainer, environment_factory, eval_rows, script_args.eval_every, traces=traces)
+    trainer.add_callback(evaluation)
 
     trainer.train(resume_from_checkpoint=training_args.resume_from_checkpoint)
     trainer.save_model(training_args.output_dir)
+    trainer.save_state()
     if training_args.push_to_hub:
-        trainer.push_to_hub(dataset_name=script_args.dataset)
+        trainer.push_to_hub(dataset_name=script_args.dataset_name or script_args.dataset)
 
     if trainer.accelerator.is_main_process:
         plot_training(trainer.state.log_history, output / "training.png")
         print(f"{output}: the policy, training.png, traces.jsonl")
-        if evaluation is not None:
-            result = json.dumps(evaluation.result())
-            (output / "result.json").write_text(result + "\n", "utf-8")
-            print(result)
+        print(json.dumps(evaluation.result()))

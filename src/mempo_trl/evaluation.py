@@ -128,7 +128,7 @@ class EvaluationCallback(TrainerCallback):
     Args:
         trainer: whose policy is evaluated, with its own limits and sampling.
         environment_factory: makes the environment of each question.
-        rows: questions that are not trained on; at least one for each process.
+        rows: questions that are not trained on, at least one for each process; none for no evaluation.
         every: steps between two evaluations during training; 0 for none.
         between: questions of an evaluation during training; before and after it all are played.
         traces: a trace file that the episodes from before and after training are appended to.
@@ -167,6 +167,8 @@ class EvaluationCallback(TrainerCallback):
 
     def _evaluate(self, rows: Sequence[Row], traces: str | Path | None = None) -> dict[str, Evaluation]:
         trainer, results = self.trainer, {}
+        if not rows:
+            return {}
         rank, ranks = trainer.accelerator.process_index, trainer.accelerator.num_processes
         training = trainer.model.training
         trainer.model.eval()  # also tells `log` that these are no metrics of a training step
