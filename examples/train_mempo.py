@@ -43,7 +43,7 @@ from mempo_trl.report.plots import plot_training
 from mempo_trl.search import SearchEnvironment, mempo_outcome_reward
 from mempo_trl.search.tasks import open_retriever, open_task
 from mempo_trl.search.world import WorldEnvironment, world_rows
-from mempo_trl.smollm2 import smollm2_folder
+from mempo_trl.smollm2 import smollm2_policy
 
 
 @dataclass
@@ -100,7 +100,7 @@ def load_model(script_args, training_args, model_args):
     if name is not None:
         init = {"revision": model_args.model_revision, "attn_implementation": model_args.attn_implementation}
         training_args.model_init_kwargs = {**init, "dtype": model_args.dtype, **(training_args.model_init_kwargs or {})}
-        return smollm2_folder() if name == "smollm2" else name, None
+        return smollm2_policy() if name == "smollm2" else name, None
     recipe = Recipe(objectives=script_args.objectives or 4)
     with training_args.main_process_first(), Progress() as progress:
         bar = progress.add_task("Cold start", total=recipe.steps)
