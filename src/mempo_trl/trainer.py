@@ -10,7 +10,14 @@ from torch.nn.functional import pad
 from trl import GRPOTrainer
 from trl.trainer.utils import get_config_model_id
 
-from .checks import check_dataset, check_row_answers, check_trl, refuse_combinations, warn_if_truncated
+from .checks import (
+    check_dataset,
+    check_row_answers,
+    check_trl,
+    refuse_combinations,
+    refuse_quantized,
+    warn_if_truncated,
+)
 from .config import MemPOConfig
 from .context import is_single_turn, turn_rows, visible_start
 from .memory import encode_answer, find_memory_spans
@@ -23,6 +30,7 @@ from .record import RolloutRecord
 from .resume import ResumableTrainer
 from .rollout import Episode, TurnLimits, TurnLoop
 from .turns import find_turns
+from .vllm_server import server_length, unreachable
 
 
 def _fused_log_probs(model: Any, inputs: dict[str, Any], labels: Tensor) -> Tensor:
@@ -91,6 +99,7 @@ class MemPOTrainer(ResumableTrainer, GRPOTrainer):
             name = model if isinstance(model, str) else get_config_model_id(model.config)
             args = MemPOConfig(f"{name.split('/')[-1]}-MemPO")
         refuse_combinations(args, model, processing_class, tools, environment_factory, rollout_func)
+        refuse_quantized(args, model, quantization_config, peft_config)
         check_dataset(train_dataset, args.answers_column, "train_dataset")
         if eval_dataset is not None:
             splits = eval_dataset if isinstance(eval_dataset, dict) else {"eval_dataset": eval_dataset}
@@ -109,6 +118,11 @@ class MemPOTrainer(ResumableTrainer, GRPOTrainer):
                 f"with tools: {error} Set tokenizer.chat_template to one that renders earlier messages the same "
                 "whatever follows, e.g. trl.chat_template_utils.qwen2_5_training_chat_template"
             ) from error
+        except ConnectionError as error:
+            if not args.use_vllm:
+                raise
+            name = model if isinstance(model, str) else get_config_model_id(model.config)
+            raise unreachable(args, name) from error
         if self._is_vlm:
             raise ValueError("MemPO works on text alone: pass a tokenizer as processing_class, and a text model")
         self._limit_turns(args.max_turn_length)
@@ -124,6 +138,11 @@ class MemPOTrainer(ResumableTrainer, GRPOTrainer):
         if self.use_vllm:
             self.vllm_generation.max_completion_length = tokens
             limits.append(self.args.vllm_max_model_length)
+            if self.vllm_mode == "server":
+                # The server refuses a context that leaves no room for the longest turn.
+                client = getattr(self.vllm_generation, "vllm_client", None)
+                length = server_length(client, self.accelerator, self.args, self.model.name_or_path)
+                limits.append(length - tokens + 1)
         else:
             self.generation_config.max_new_tokens = self.generation_kwargs["max_new_tokens"] = tokens
         self._engine_limit = min((limit for limit in limits if limit), default=None)
@@ -135,7 +154,12 @@ class MemPOTrainer(ResumableTrainer, GRPOTrainer):
     ) -> tuple[list[list[int]], list[list[float]] | None]:
         # A context that the engine cannot hold is cut short here; `_tool_call_loop` ends its episode.
         fitting = [ids if self._fits(ids) else ids[:1] for ids in prompt_ids]
-        turns, logprobs = super()._generate_single_turn(fitting, *args, **kwargs)
+        try:
+            turns, logprobs = super()._generate_single_turn(fitting, *args, **kwargs)
+        except OSError as error:  # what requests raises is one
+            if not self.use_vllm:
+                raise
+            raise unreachable(self.args, self.model.name_or_path, self.state.global_step) from error
         for row, ids in enumerate(turns):
             if not ids:  # TRL cannot train on an empty completion
                 turns[row] = [self.eos_token_ids[0]]
