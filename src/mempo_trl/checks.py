@@ -7,6 +7,7 @@ from typing import Any
 import transformers
 import trl
 from accelerate.logging import get_logger
+from accelerate.utils import is_peft_model
 from datasets import Dataset, IterableDataset
 from transformers import ProcessorMixin
 from trl import GRPOTrainer
@@ -68,8 +69,27 @@ def refuse_combinations(
             f"{type(processing_class).__name__} is a multimodal processor, and MemPO works on text alone. Pass a "
             "tokenizer and a text model"
         )
-    if args.use_vllm and getattr(model, "is_loaded_in_8bit", False):
+
+
+def refuse_quantized(args: MemPOConfig, model: Any, quantization_config: Any, peft_config: Any) -> None:
+    """Raises ValueError for a quantized base that cannot be trained, or not with this generation back end."""
+    config = quantization_config or (args.model_init_kwargs or {}).get("quantization_config")
+    bits = {
+        bits: getattr(model, f"is_loaded_in_{bits}bit", False) or getattr(config, f"load_in_{bits}bit", False)
+        for bits in (4, 8)
+    }
+    if (bits[4] or bits[8]) and peft_config is None and not is_peft_model(model):
+        raise ValueError(
+            "the weights of a quantized base cannot be trained. Pass peft_config (--use_peft) to train adapters on it, "
+            "or load the model without load_in_4bit or load_in_8bit"
+        )
+    if args.use_vllm and bits[8]:
         raise ValueError("vLLM cannot serve an 8-bit base model. Load it in 4 bit, or set use_vllm=False")
+    if args.use_vllm and bits[4] and args.vllm_mode == "server":
+        raise ValueError(
+            "a vLLM server cannot take the packed weights of a 4-bit base. Set vllm_mode='colocate' or use_vllm=False, "
+            "or load the base in bf16"
+        )
 
 
 def check_dataset(dataset: Any, answers_column: str, name: str) -> None:
