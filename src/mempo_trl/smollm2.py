@@ -25,7 +25,7 @@ def smollm2_folder(folder: str | Path = BASE_FOLDER) -> str:
     return str(folder)
 
 
-def smollm2_policy(folder: str | Path = POLICY_FOLDER, questions: int = 24, steps: int = 18) -> str:
+def smollm2_policy(folder: str | Path = POLICY_FOLDER, questions: int = 12, steps: int = 8) -> str:
     """The folder of the model after a short cold start along gold searches of FanOutQA, made at the first call.
 
     Enough to search, to write memories and to answer in the format; not to be good at it. Takes some minutes.
