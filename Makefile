@@ -37,4 +37,4 @@ docs: .venv/dev  ## the site, into site/
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 
 clean:
-	rm -rf .venv outputs dist build .pytest_cache .mypy_cache .ruff_cache
+	rm -rf .venv outputs dist build site .pytest_cache .mypy_cache .ruff_cache
