@@ -1,13 +1,15 @@
 import logging
+from types import SimpleNamespace
 
 import pytest
 from accelerate import PartialState
+from peft import LoraConfig
 from transformers import ProcessorMixin
 from trl import GRPOTrainer
 
 from helpers import make_config, make_trainer, search
 from mempo_trl import MemPOTrainer
-from mempo_trl.checks import check_trl, refuse_combinations, warn_if_truncated
+from mempo_trl.checks import check_trl, refuse_combinations, refuse_quantized, warn_if_truncated
 from mempo_trl.rollout import Episode
 
 
@@ -37,20 +39,44 @@ class Processor(ProcessorMixin):
         """A multimodal processor without parts."""
 
 
-class EightBit:
-    is_loaded_in_8bit = True
-
-
 @pytest.mark.parametrize(
     ("options", "model", "processing_class", "message"),
     [
         ({}, None, Processor(), "multimodal processor"),
-        ({"use_vllm": True}, EightBit(), None, "vLLM cannot serve an 8-bit base"),
     ],
 )
 def test_refused(tmp_path, options, model, processing_class, message):
     with pytest.raises(ValueError, match=message):
         refuse_combinations(make_config(tmp_path, **options), model, processing_class, [search], None, None)
+
+
+@pytest.mark.parametrize(
+    ("options", "quantization", "peft_config", "message"),
+    [
+        ({"use_vllm": True}, {"load_in_8bit": True}, LoraConfig(), "vLLM cannot serve an 8-bit base"),
+        ({"use_vllm": True}, {"load_in_4bit": True}, LoraConfig(), "cannot take the packed weights of a 4-bit base"),
+        ({}, {"load_in_4bit": True}, None, "Pass peft_config"),
+        ({}, {"load_in_8bit": True}, None, "Pass peft_config"),
+    ],
+)
+def test_quantized_bases_that_cannot_be_trained(tmp_path, options, quantization, peft_config, message):
+    options = {"vllm_mode": "server", **options}
+    config = SimpleNamespace(**{"load_in_4bit": False, "load_in_8bit": False, **quantization})
+    loaded = SimpleNamespace(**{name.replace("load", "is_loaded"): value for name, value in quantization.items()})
+    for args, model, given in [
+        (make_config(tmp_path, **options), "some/model", config),
+        (make_config(tmp_path, **options), loaded, None),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            refuse_quantized(args, model, given, peft_config)
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+def test_quantized_bases_that_can_be_trained(tmp_path, bits):
+    config = SimpleNamespace(load_in_4bit=bits == 4, load_in_8bit=bits == 8)
+    refuse_quantized(make_config(tmp_path), "some/model", config, LoraConfig())
+    if bits == 4:
+        refuse_quantized(make_config(tmp_path, use_vllm=True, vllm_mode="colocate"), "some/model", config, LoraConfig())
 
 
 def test_this_trl_has_the_hooks():

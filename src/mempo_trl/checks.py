@@ -7,8 +7,8 @@ from typing import Any
 import transformers
 import trl
 from accelerate.logging import get_logger
-from accelerate.utils import is_peft_model
 from datasets import Dataset, IterableDataset
+from peft import PeftModel
 from transformers import ProcessorMixin
 from trl import GRPOTrainer
 
@@ -46,8 +46,8 @@ def check_trl(trainer_class: type = GRPOTrainer) -> None:
         found = [] if hook is None else list(inspect.signature(hook).parameters)[1:]
         if found[: len(expected)] != expected:
             raise ImportError(
-                f"TRL {trl.__version__} on transformers {transformers.__version__} has {trainer_class.__name__}.{name}({', '.join(found)}), expected "
-                f"({', '.join(expected)}). Install the version that MemPOTrainer extends: pip install '{TRL_VERSIONS}'"
+                f"TRL {trl.__version__} on transformers {transformers.__version__} has {trainer_class.__name__}."
+                f"{name}({', '.join(found)}), expected ({', '.join(expected)}). Install the version that MemPOTrainer extends: pip install '{TRL_VERSIONS}'"
             )
 
 
@@ -78,7 +78,7 @@ def refuse_quantized(args: MemPOConfig, model: Any, quantization_config: Any, pe
         bits: getattr(model, f"is_loaded_in_{bits}bit", False) or getattr(config, f"load_in_{bits}bit", False)
         for bits in (4, 8)
     }
-    if (bits[4] or bits[8]) and peft_config is None and not is_peft_model(model):
+    if (bits[4] or bits[8]) and peft_config is None and not isinstance(model, PeftModel):
         raise ValueError(
             "the weights of a quantized base cannot be trained. Pass peft_config (--use_peft) to train adapters on it, "
             "or load the model without load_in_4bit or load_in_8bit"

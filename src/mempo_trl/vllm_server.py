@@ -12,10 +12,9 @@ from .resume import last_checkpoint
 
 def longest_context(args: MemPOConfig) -> int:
     """Most tokens that a turn and what it sees can have, without the prompt."""
-    if args.context == "full":
-        return args.max_completion_length
+    episode = args.max_completion_length or 0  # never None: MemPOConfig refuses that
     past = args.context_turns * (args.max_turn_length + args.max_tool_length)
-    return min(args.max_completion_length, past + args.max_turn_length)
+    return episode if args.context == "full" else min(episode, past + args.max_turn_length)
 
 
 def start_command(args: MemPOConfig, model: str, max_model_len: int | None = None) -> str:
