@@ -47,7 +47,8 @@ def check_trl(trainer_class: type = GRPOTrainer) -> None:
         if found[: len(expected)] != expected:
             raise ImportError(
                 f"TRL {trl.__version__} on transformers {transformers.__version__} has {trainer_class.__name__}."
-                f"{name}({', '.join(found)}), expected ({', '.join(expected)}). Install the version that MemPOTrainer extends: pip install '{TRL_VERSIONS}'"
+                f"{name}({', '.join(found)}), expected ({', '.join(expected)}). Install the version that MemPOTrainer "
+                f"extends: pip install '{TRL_VERSIONS}'"
             )
 
 
