@@ -63,7 +63,7 @@ def test_the_encoder_gives_the_ids_that_trl_renders(tokenizer, encoder):
 def test_the_turn_loop_sees_what_was_taught(tokenizer, encoder, context):
     """An expert played by the turn loop: its contexts and turns are the examples of the cold start, id by id."""
     (row,) = world_rows(1)
-    turns = [encoder.turn(m["content"]) for m in Expert().trace(row) if m["role"] == "assistant"]
+    turns = [encoder.turn(m["content"]) for m in Expert().trace(row, context) if m["role"] == "assistant"]
     seen = []
 
     def expert(contexts):
@@ -78,13 +78,16 @@ def test_the_turn_loop_sees_what_was_taught(tokenizer, encoder, context):
     assert episode.tool_calls == 4
     assert episode.tool_failures == 0
     examples = encoder.examples([row], Expert())
-    whole = examples.full[0]
-    assert whole.ids == episode.prompt_ids + episode.completion_ids
-    assert [label != -100 for label in whole.labels] == [False] * len(episode.prompt_ids) + [
-        m == 1 for m in episode.mask
-    ]
-    if context == "memory":
-        assert [example.ids for example in examples.memory] == [c + t for c, t in zip(seen[1:], turns[1:], strict=True)]
+    if context == "full":
+        (whole,) = examples.full
+        assert whole.ids == episode.prompt_ids + episode.completion_ids
+        assert [label != -100 for label in whole.labels] == [False] * len(episode.prompt_ids) + list(
+            map(bool, episode.mask)
+        )
+    else:
+        for example, visible, turn in zip(examples.memory, seen[1:], turns[1:], strict=True):
+            assert example.ids == visible + turn
+            assert example.labels == [-100] * len(visible) + turn
 
 
 def test_answers_are_taught_after_the_contexts_that_are_scored(tokenizer, encoder):

@@ -10,7 +10,7 @@ import random
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import transformers
@@ -132,20 +132,25 @@ class TraceEncoder:
         return examples
 
     def _add_episode(self, examples: Examples, row: Row, expert: Expert) -> None:
-        messages = expert.trace(row)
-        turns = [self.turn(m["content"]) for m in messages if m["role"] == "assistant"]
-        results = [self.tool_result(m["content"]) for m in messages if m["role"] == "tool"]
         prompt = Example([], []).then(self.prompt(row), False)
         answer = encode_answer(self.tokenizer, row["answers"])
+        turns, results = self._episode(expert.trace(row, "full"))
         whole = prompt.then(turns[0], True)
-        for before, result, turn in zip(turns, results, turns[1:], strict=False):
+        for result, turn in zip(results, turns[1:], strict=True):
             memory = turn[: turn.index(self._memory_end) + 1]
             whole = whole.then(result, False)
             examples.answer_full.append(Example(whole.ids, [IGNORED] * len(whole.ids)).then(answer.ids, answer.mask))
             examples.answer_memory.append(prompt.then(memory, False).then(answer.ids, answer.mask))
-            examples.memory.append(prompt.then(before, False).then(result, False).then(turn, True))
             whole = whole.then(turn, True)
         examples.full.append(whole)
+        turns, results = self._episode(expert.trace(row, "memory"))
+        for before, result, turn in zip(turns, results, turns[1:], strict=False):
+            examples.memory.append(prompt.then(before, False).then(result, False).then(turn, True))
+
+    def _episode(self, messages: list[dict[str, Any]]) -> tuple[list[list[int]], list[list[int]]]:
+        """The ids of the turns, and of the tool results between them."""
+        turns = [self.turn(m["content"]) for m in messages if m["role"] == "assistant"]
+        return turns, [self.tool_result(m["content"]) for m in messages if m["role"] == "tool"]
 
 
 def cold_start(

@@ -117,6 +117,16 @@ def test_an_expert_guesses_what_its_memory_lost():
         assert all(city in CITIES for city in extract_answer(messages).split("; "))
 
 
+def test_an_expert_who_sees_the_history_reads_off_what_its_memory_lost():
+    """The two contexts differ in the last answer alone."""
+    forgetful = Expert(forget_often=1.0, forget_rarely=1.0, misread=0.0, look_back=1.0)
+    for row in world_rows(20):
+        full, memory = (forgetful.trace(row, context) for context in ("full", "memory"))
+        assert extract_answer(full).split("; ") == row["answers"] != extract_answer(memory).split("; ")
+        assert full[:-1] == memory[:-1]
+        assert last_memory(full) == last_memory(memory)
+
+
 @pytest.mark.parametrize("objectives", [0, 11])
 def test_a_number_of_objectives_out_of_range_is_refused(objectives):
     with pytest.raises(ValueError, match=f"objectives must be 1 to 10, got {objectives}"):

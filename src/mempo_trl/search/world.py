@@ -121,14 +121,20 @@ class Expert:
         forget_often: rate at which a city of the first half of `CITIES` is written down as unknown.
         forget_rarely: the same for the second half.
         misread: rate at which the city of a distractor is written down.
+        look_back: rate at which an answer that the memory does not hold is read off the history, if that is visible.
     """
 
     forget_often: float = 0.5
     forget_rarely: float = 0.1
     misread: float = 0.06
+    look_back: float = 0.5
 
-    def trace(self, row: Row) -> list[dict[str, Any]]:
-        """Plays the episode of `row`: one search a turn, then the answer, which guesses what the memory does not hold.
+    def trace(self, row: Row, context: str = "memory") -> list[dict[str, Any]]:
+        """Plays the episode of `row`: one search a turn, then the answer, which guesses what the expert does not know.
+
+        Args:
+            row: a row of `world_rows`.
+            context: "memory", or "full": the history is visible when the answer is given.
 
         Returns:
             The assistant's and the tool's messages in turn; an assistant message's `content` is its whole text.
@@ -142,7 +148,11 @@ class Expert:
             result = environment.search(person)
             messages.append({"role": "tool", "name": "search", "content": result})
             memory = [*memory, self._note(city, result, rng)]
-        answers = [rng.choice(CITIES) if note == UNKNOWN else note for note in memory]
+        look_back = self.look_back if context == "full" else 0.0
+        answers = [
+            note if note != UNKNOWN else city if rng.random() < look_back else rng.choice(CITIES)
+            for note, city in zip(memory, row["answers"], strict=True)
+        ]
         turn = memory_block(memory) + ANSWER_ACTION.format(a=SEPARATOR.join(answers))
         return [*messages, {"role": "assistant", "content": turn}]
 
