@@ -21,6 +21,7 @@ from helpers import make_trainer
 from mempo_trl import MemPOConfig
 from mempo_trl.cli import build_parser, main
 from mempo_trl.cli.training import SFTArguments, TrainArguments
+from mempo_trl.evaluation import Evaluation
 from mempo_trl.summary import Score
 
 sys.path.insert(0, str(ROOT / "scripts"))
@@ -258,6 +259,7 @@ def test_every_logged_metric_is_in_the_glossary(tmp_path, model, tokenizer, ques
     conditional = {"step/peak_memory_gib", "sampling/masked_fraction"}
     rows = re.findall(r"^\| `(.+?)` \|", (ROOT / "docs" / "metrics.md").read_text(), re.MULTILINE)
     assert {name for name in rows if re.fullmatch(METRIC, name)} == logged | conditional
+    assert {f"eval/<context>/{option.name}" for option in fields(Evaluation)} <= set(rows)
     source = (ROOT / "src/mempo_trl/trainer.py").read_text() + (ROOT / "src/mempo_trl/metrics.py").read_text()
     assert set(re.findall(rf'"({METRIC})"', source)) <= logged | conditional
 
