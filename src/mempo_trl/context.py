@@ -80,7 +80,9 @@ def turn_rows(
         One row for each turn of each trajectory; one masked row where there is none, so that a forward can be made.
     """
     prompt_width = input_ids.size(1) - turn_mask.size(1)
-    contexts, texts, target = [], [], []
+    contexts: list[list[int]] = []
+    texts: list[list[int]] = []
+    target: list[tuple[int, int]] = []
     ids, attended, marks = input_ids.tolist(), attention_mask.tolist(), turn_mask.tolist()
     for row, row_ids in enumerate(ids):
         prompt = [i for i, seen in zip(row_ids[:prompt_width], attended[row][:prompt_width], strict=True) if seen]

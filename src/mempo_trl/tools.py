@@ -36,8 +36,8 @@ def call_tool(
         result = tools[name](**arguments)
         if inspect.isawaitable(result):
             waited = _await(result)
-            on_loop = event_loop is not None
-            result = asyncio.run_coroutine_threadsafe(waited, event_loop).result() if on_loop else asyncio.run(waited)
+            future = asyncio.run_coroutine_threadsafe(waited, event_loop) if event_loop else None
+            result = future.result() if future else asyncio.run(waited)
     except Exception as error:  # the tool is the user's or the model's argument is wrong: data, not a crash
         return ToolResult(f"Error: {name} failed: {error!s:.500}", failed=True)
     return ToolResult(str(result))

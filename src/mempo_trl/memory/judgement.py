@@ -77,8 +77,10 @@ def judge_memories(
     full_logps = logps[count:] if baselines is not None else None
     scores = score_memories(full_logps, logps[:count], mask, threshold, mode)
     judged = [(row, span.turn) for row, span in memories]
-    table = _place(scores, judged, (len(spans), turns))
-    return JudgedMemories([list(row) for row in spans], *table, judged, logps[:count], full_logps, scores.kept, mask)
+    rewards, p_mem, p_full = _place(scores, judged, (len(spans), turns))
+    return JudgedMemories(
+        [list(row) for row in spans], rewards, p_mem, p_full, judged, logps[:count], full_logps, scores.kept, mask
+    )
 
 
 def _place(scores: MemoryScore, judged: list[tuple[int, int]], shape: tuple[int, int]) -> list[Tensor]:
