@@ -41,7 +41,6 @@ def count_forwards(trainer):
         {"context": "memory"},
         {"beta": 0.1, "trainer_options": LORA},  # the reference is the same model, its adapter off
     ],
-    ids=str,
     ids=lambda options: "-".join(options) or "defaults",
 )
 def test_old_logps_and_advantages_are_those_of_separate(tmp_path, tokenizer, questions, options):
