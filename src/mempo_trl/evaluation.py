@@ -159,7 +159,9 @@ class EvaluationCallback(TrainerCallback):
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         """Evaluates every so many steps."""
         if self.every and state.global_step % self.every == 0 and state.global_step < state.max_steps:
+            should_log = control.should_log
             self._evaluate(self.rows[: self.between])
+            control.should_log = should_log  # the step's own metrics are yet to be logged
 
     def on_train_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         """Evaluates the policy that training ends with."""
