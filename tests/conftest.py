@@ -22,7 +22,7 @@ from transformers import (
     Qwen3Config,
     Qwen3ForCausalLM,
 )
-from trl.chat_template_utils import qwen2_5_chat_template
+from trl.chat_template_utils import add_response_schema, qwen2_5_chat_template
 
 sys.path.insert(0, str(Path(__file__).parent))
 torch.set_num_threads(1)
@@ -62,7 +62,7 @@ def build_tokenizer() -> PreTrainedTokenizerFast:
         clean_up_tokenization_spaces=False,
     )
     wrapped.chat_template = qwen2_5_chat_template
-    return wrapped
+    return add_response_schema(wrapped)
 
 
 @pytest.fixture(scope="session")

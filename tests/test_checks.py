@@ -31,7 +31,8 @@ def test_nearly_all_truncated_is_said_once(caplog):
         warn_if_truncated(episodes[1:])  # 8 of 9
         assert not caplog.records
         warn_if_truncated(episodes)
-    assert "9 of 10 episodes were truncated. Raise max_completion_length" in caplog.text
+        warn_if_truncated([*episodes, *episodes[:3]])
+    assert caplog.text.count("truncated. Raise max_completion_length") == 1
 
 
 class Processor(ProcessorMixin):

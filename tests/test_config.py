@@ -43,6 +43,8 @@ def test_command_line_and_yaml(tmp_path):
         ({"context_turns": 0}, "context_turns=0 leaves nothing to do"),
         ({"max_turns": 0}, "max_turns=0"),
         ({"tool_concurrency": 0}, "tool_concurrency=0"),
+        ({"memory_scoring_tokens": 0}, "memory_scoring_tokens=0"),
+        ({"tool_timeout": 0.0}, "tool_timeout=0.0 lets no tool answer"),
         ({"answer_template": "x"}, "exactly once"),
         ({"max_completion_length": None}, "max_completion_length=None"),
         ({"importance_sampling_level": "sequence"}, "Set importance_sampling_level='token', or memory_weight=0"),

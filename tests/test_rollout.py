@@ -1,5 +1,4 @@
 import pytest
-from trl.chat_template_utils import add_response_schema
 
 from mempo_trl.rollout import CUT_MARKER, LAST_TURN_NOTE, Episode, TurnLimits, TurnLoop, tool_suffix_ids
 
@@ -45,7 +44,6 @@ class Script:
 
 def play(tokenizer, turns, limits=None, environments=None, tools=None, loop_options=None, **script_options):
     """Plays one episode for each entry of `turns`; the prompt of episode i is [i, i]."""
-    add_response_schema(tokenizer)
     script = Script(tokenizer, {i: list(t) for i, t in enumerate(turns)}, **script_options)
     tools = {"search": search} if tools is None else tools
     episodes = [Episode([i, i], tools, environments[i] if environments else None) for i in range(len(turns))]
@@ -196,6 +194,8 @@ def test_a_tool_may_end_the_episode(tokenizer):
     )
     assert episode.stop_reason == "done"
     assert episode.messages[-1]["content"] == "enough"
+    assert episode.completion_ids[-1] == tokenizer.eos_token_id  # or TRL takes it for cut
+    assert episode.mask == [1] * len(episode.completion_ids)
 
 
 def test_malformed_calls_end_as_an_answer_would(tokenizer):

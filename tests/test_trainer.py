@@ -290,8 +290,12 @@ def test_evaluation(tmp_path, model, tokenizer, questions):
         tmp_path, model, tokenizer, questions, per_device_eval_batch_size=8, num_generations_eval=2,
         trainer_options={"eval_dataset": questions},
     )  # fmt: skip
-    metrics = trainer.evaluate()
-    assert "eval_memory/reward_mean" in metrics or "eval_memory/reward_mean" in trainer.state.log_history[-1]
+    trainer.evaluate()
+    assert "eval_memory/reward_mean" in trainer.state.log_history[-1]
+    advantages = trainer.last_rollout.memory_advantages  # pools of two trajectories, not of four
+    torch.testing.assert_close(
+        advantages.reshape(-1, 2 * advantages.size(1)).sum(dim=1), torch.zeros(4), atol=1e-4, rtol=0
+    )
 
 
 @pytest.mark.parametrize("context", ["full", "memory"])
@@ -325,7 +329,7 @@ def test_prompts_longer_than_the_engine_end_as_data(tmp_path, tokenizer, questio
     long = [{"role": "user", "content": "x" * 2000}]
     questions = questions.map(lambda row, i: {"prompt": long if i == 0 else row["prompt"]}, with_indices=True)
     model.config.max_position_embeddings = 900
-    trainer = make_trainer(tmp_path, model, tokenizer, questions, max_steps=2)
+    trainer = make_trainer(tmp_path, model, tokenizer, questions, max_steps=2, max_turn_length=64)
     trainer.train()
     assert max(log.get("rollout/truncated_fraction", 0) for log in trainer.state.log_history) > 0
 

@@ -123,7 +123,7 @@ def warn_if_truncated(episodes: Sequence[Episode], share: float = 0.9) -> None:
     truncated = sum(episode.stop_reason == "truncated" for episode in episodes)
     if truncated >= share * len(episodes):
         logger.warning_once(
-            f"{truncated} of {len(episodes)} episodes were truncated. Raise max_completion_length (the episode), "
+            "Nearly all episodes of a batch were truncated. Raise max_completion_length (the episode), "
             "max_turn_length (a turn) or the engine's context, or lower max_tool_length (a tool result)"
         )
 

@@ -214,9 +214,20 @@ class MemPOConfig(GRPOConfig):
     def _check_numbers(self) -> None:
         if self.max_completion_length is None:
             raise ValueError("max_completion_length=None lets an episode grow for ever. Set it to a number of tokens")
-        for name in ("context_turns", "max_turns", "max_turn_length", "max_tool_length", "tool_concurrency"):
+        for name in (
+            "context_turns",
+            "max_turns",
+            "max_turn_length",
+            "max_tool_length",
+            "tool_concurrency",
+            "memory_scoring_tokens",
+        ):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name}={getattr(self, name)} leaves nothing to do. Set it to 1 or more")
+        if self.tool_timeout is not None and self.tool_timeout <= 0:
+            raise ValueError(
+                f"tool_timeout={self.tool_timeout} lets no tool answer. Set it to more, or None for no limit"
+            )
         if self.memory_threshold is not None and not 0 <= self.memory_threshold < 1:
             raise ValueError(
                 f"memory_threshold={self.memory_threshold} is no probability that a token can exceed. Set it in "

@@ -25,7 +25,8 @@ class RolloutRecord:
         episodes: what was played. Length B.
         answers: the encoded gold answers. Length B.
         memories: spans, rewards and log-probs.
-        rewards: by reward function. Shape of each: (B,).
+        rewards: by reward function, NaN where it gave none. Shape of each: (B,).
+        total_rewards: their weighted sum. Shape: (B,).
         outcome_advantages: GRPO's. Shape: (B,).
         memory_advantages: before the weight. Shape: (B, T).
         advantages: the total. Shape: (B, C).
@@ -37,6 +38,7 @@ class RolloutRecord:
     answers: list[EncodedAnswer]
     memories: JudgedMemories
     rewards: dict[str, Tensor]
+    total_rewards: Tensor
     outcome_advantages: Tensor
     memory_advantages: Tensor
     advantages: Tensor
@@ -57,7 +59,7 @@ class RolloutRecord:
             "answers": self.rows[row][args.answers_column],
             "context": args.context,
             "stop_reason": episode.stop_reason or "",
-            "reward": sum(value for value in rewards.values() if value is not None),
+            "reward": self.total_rewards[row].item(),
             "rewards": {name: value for name, value in rewards.items() if value is not None},
             "outcome_advantage": self.outcome_advantages[row].item(),
             "messages": prompt,

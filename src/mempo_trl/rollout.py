@@ -229,14 +229,17 @@ class TurnLoop:
 
     def _append_results(self, episode: Episode, messages: list[dict[str, Any]]) -> None:
         """Appends tool results if the episode and the engine have room for them and for one more token."""
+        if getattr(episode.environment, "done", False):
+            # No turn follows: the completion ends with the turn's end token, and the results are messages alone.
+            episode.messages.extend(messages)
+            episode.stop_reason = "done"
+            return
         if episode.turns == self.limits.max_turns - 1:
             messages[-1]["content"] += LAST_TURN_NOTE
         suffix = self.suffix_ids(messages)
         if self._has_room(episode, suffix):
             episode.append(suffix, 0)
             episode.messages.extend(messages)
-            if getattr(episode.environment, "done", False):
-                episode.stop_reason = "done"
         else:
             episode.stop_reason = "truncated"
 

@@ -139,13 +139,19 @@ class MemPOTrainer(ResumableTrainer, GRPOTrainer):
             self.vllm_generation.max_completion_length = tokens
             limits.append(self.args.vllm_max_model_length)
             if self.vllm_mode == "server":
-                # The server refuses a context that leaves no room for the longest turn.
                 client = getattr(self.vllm_generation, "vllm_client", None)
                 length = server_length(client, self.accelerator, self.args, self.model.name_or_path)
-                limits.append(length - tokens + 1)
+                limits.append(length)
         else:
             self.generation_config.max_new_tokens = self.generation_kwargs["max_new_tokens"] = tokens
-        self._engine_limit = min((limit for limit in limits if limit), default=None)
+        longest = min((limit for limit in limits if limit), default=None)
+        # A context must leave room for the longest turn.
+        self._engine_limit = None if longest is None else longest - tokens + 1
+        if self._engine_limit is not None and self._engine_limit < 2:
+            raise ValueError(
+                f"max_turn_length={tokens} leaves no room for a prompt: the model or its server holds {longest} tokens. "
+                "Lower max_turn_length"
+            )
 
     # Generation: the turn loop
 
@@ -156,8 +162,8 @@ class MemPOTrainer(ResumableTrainer, GRPOTrainer):
         fitting = [ids if self._fits(ids) else ids[:1] for ids in prompt_ids]
         try:
             turns, logprobs = super()._generate_single_turn(fitting, *args, **kwargs)
-        except OSError as error:  # what requests raises is one
-            if not self.use_vllm:
+        except OSError as error:  # what requests raises is one; a response means that the server is there
+            if not self.use_vllm or getattr(error, "response", None) is not None:
                 raise
             raise unreachable(self.args, self.model.name_or_path, self.state.global_step) from error
         for row, ids in enumerate(turns):
@@ -209,8 +215,11 @@ class MemPOTrainer(ResumableTrainer, GRPOTrainer):
         episodes = []
         for row, (ids, environment) in enumerate(zip(prompt_ids, environments, strict=True)):
             tools = {**self._sync_tool_dicts[row], **self._async_tool_dicts[row]}
+            turn, turn_logprobs = completion_ids[row], None if logprobs is None else logprobs[row]
+            if not self._fits(ids):  # nothing was sampled from this prompt
+                turn, turn_logprobs = [self.eos_token_ids[0]], None if logprobs is None else [0.0]
             episode = Episode(ids, tools, environment)
-            loop.add_turn(episode, ids, completion_ids[row], None if logprobs is None else logprobs[row])
+            loop.add_turn(episode, ids, turn, turn_logprobs)
             if not self._fits(ids):
                 episode.stop_reason = "truncated"
             episodes.append(episode)
@@ -234,7 +243,7 @@ class MemPOTrainer(ResumableTrainer, GRPOTrainer):
         self, inputs: list[dict[str, Any]], prompts: list, completions: list, completion_ids_list: list[list[int]]
     ) -> Tensor:
         rewards = super()._calculate_rewards(inputs, prompts, completions, completion_ids_list)
-        self._prompts, self._rewards_by_name = prompts, dict(zip(self.reward_func_names, rewards.T, strict=True))
+        self._prompts, self._rewards = prompts, rewards
         self._memories = self._judged_early or self._judge_memories()
         self._judged_early = None
         self._log_completion_extra("stop_reason", [episode.stop_reason for episode in self._episodes])
@@ -289,8 +298,8 @@ class MemPOTrainer(ResumableTrainer, GRPOTrainer):
             for row in inputs
         ]
         self._old_logps_due = self._scoring_gives_old_logps()
-        output = super()._generate_and_score_completions(inputs)
         mode = "train" if self.model.training else "eval"
+        output = super()._generate_and_score_completions(inputs)
         group_size = self.num_generations if mode == "train" else self.num_generations_eval
         memories, args = self._memories, self.args
         table = torch.stack([memories.rewards, memories.p_mem, memories.p_full], dim=-1)  # (B, T, 3)
@@ -316,7 +325,8 @@ class MemPOTrainer(ResumableTrainer, GRPOTrainer):
             self._episodes,
             self._answers,
             memories,
-            {name: values[mine] for name, values in self._rewards_by_name.items()},
+            dict(zip(self.reward_func_names, self._rewards[mine].T, strict=True)),
+            (self._rewards[mine] * self.reward_weights.to(self._rewards.device)).nansum(dim=1),
             outcome,
             memory,
             output["advantages"],

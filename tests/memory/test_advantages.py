@@ -37,8 +37,14 @@ def test_pool_by_turn():
 
 @pytest.mark.parametrize("rewards", [[[NAN, NAN], [NAN, NAN]], [[0.3, NAN], [NAN, NAN]], [[0.3, 0.3], [0.3, 0.3]]])
 def test_a_pool_that_says_nothing_gives_zero(rewards):
-    advantages = memory_advantages(torch.tensor(rewards), group_size=2, std_floor=1e-4)
+    advantages = memory_advantages(torch.tensor(rewards), group_size=2)
     assert torch.equal(advantages, torch.zeros(2, 2))
+
+
+@pytest.mark.parametrize("pool", ["group", "turn"])
+@pytest.mark.parametrize("value", [0.1, 0.3, -0.37])
+def test_rounding_is_no_spread(pool, value):
+    assert memory_advantages(torch.full((16, 3), value), group_size=8, pool=pool).abs().max() == 0
 
 
 def test_std_floor():

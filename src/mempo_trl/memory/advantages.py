@@ -30,7 +30,9 @@ def memory_pools(rewards: Tensor, group_size: int, std_floor: float = 0.0, pool:
     mean = values.nansum(dim=1, keepdim=True) / count.clamp(min=1)
     variance = (values - mean).square().nansum(dim=1, keepdim=True) / (count - 1).clamp(min=1)
     std = variance.sqrt()
-    return values, mean, std, (count >= 2) & (std > 0) & (std >= std_floor)
+    # Equal values have a std of rounding errors.
+    rounding = 1e-6 * values.abs().nan_to_num(nan=0.0).amax(dim=1, keepdim=True)
+    return values, mean, std, (count >= 2) & (std > rounding) & (std >= std_floor)
 
 
 def memory_advantages(rewards: Tensor, group_size: int, std_floor: float = 0.0, pool: str = "group") -> Tensor:
