@@ -2,25 +2,23 @@
 
 import argparse
 import doctest
-import importlib.util
 import json
 import os
 import re
 import shlex
 import subprocess
 import sys
-import tomllib
 from dataclasses import fields
 from pathlib import Path
 
 import pytest
-from trl import ModelConfig, TrlParser
 
+from docs_commands import check_command, parse_options
 from docs_pages import MODEL, PAGES, ROOT, blocks, commands, save_stand_in
 from helpers import make_trainer
 from mempo_trl import MemPOConfig
 from mempo_trl.cli import build_parser, main
-from mempo_trl.cli.training import SFTArguments, TrainArguments
+from mempo_trl.cli.training import TrainArguments
 from mempo_trl.evaluation import Evaluation
 from mempo_trl.summary import Score
 
@@ -91,121 +89,6 @@ def test_other_blocks_parse(page, tmp_path):
         elif block.language == "bash":
             for command in commands(block.code):
                 check_command(command, where)
-
-
-def parse_options(argv):
-    """Reads options of training as `mempo train` and `examples/train_mempo.py` do."""
-    defaults = [] if any("questions" in word for word in argv) else ["--questions", "world"]
-    parser = TrlParser([TrainArguments, MemPOConfig, ModelConfig])
-    return parser.parse_args_and_config([*argv, *defaults, "--bf16", "false"])
-
-
-# Commands: what is called is there, and takes the options that it is given
-
-
-def check_command(command, where):
-    words = [word for word in shlex.split(command, comments=True) if not re.fullmatch(r"[A-Z_]+=\S*", word)]
-    name, rest = words[0], words[1:]
-    assert name in CHECKS, f"{where}: no test knows the command {name!r}"
-    try:
-        CHECKS[name](rest)
-    except SystemExit:
-        pytest.fail(f"{where}: {command}")
-
-
-def check_mempo(words):
-    if words[0] in ("train", "sft"):
-        check_options(words[1:], {"train": TrainArguments, "sft": SFTArguments}[words[0]])
-    else:
-        build_parser().parse_args(words)
-
-
-def check_options(words, *arguments):
-    from trl import SFTConfig
-
-    config = SFTConfig if SFTArguments in arguments else MemPOConfig
-    parser = TrlParser([*arguments, config, ModelConfig])
-    known = {option for action in parser._actions for option in action.option_strings} | {"--config", "--help-all"}
-    unknown = [word for word in words if word.startswith("--") and word.split("=")[0] not in known]
-    assert not unknown, f"unknown options: {' '.join(unknown)}"
-
-
-def check_make(words):
-    targets = re.findall(r"^(\w[\w-]*):", (ROOT / "Makefile").read_text(), re.MULTILINE)
-    target, *options = words
-    assert target in targets, f"no target {target}"
-    assert all(option.startswith("ARGS=") for option in options), options
-    if target == "train":
-        check_python(["examples/train_mempo.py", *shlex.split(" ".join(options).removeprefix("ARGS="))])
-
-
-def check_python(words):
-    if words[0] == "-m":
-        return check_module(words[1:])
-    assert (ROOT / words[0]).is_file(), f"no file {words[0]}"
-    if words[0] == "examples/train_mempo.py":
-        return check_recipe(words)
-    source = (ROOT / words[0]).read_text()
-    own = set(re.findall(r'add_argument\(\s*"(?:-\w", ")?(--[\w-]+)"', source))
-    if own:
-        unknown = [word for word in words[1:] if word.startswith("--") and word.split("=")[0] not in own]
-        assert not unknown, f"unknown options: {' '.join(unknown)}"
-
-
-def check_recipe(words):
-    spec = importlib.util.spec_from_file_location("train_mempo", ROOT / words[0])
-    recipe = importlib.util.module_from_spec(spec)
-    sys.modules["train_mempo"] = recipe  # where dataclasses look for annotations
-    spec.loader.exec_module(recipe)
-    check_options(words[1:], recipe.MemPOScriptArguments)
-    files = [word for word in words if word.startswith("examples/configs/")]
-    assert all((ROOT / file).is_file() for file in files), f"no file {files}"
-
-
-def check_module(words):
-    if words[0] == "mempo_trl.cli":
-        check_mempo(words[1:])
-    elif words[0] == "pip":
-        check_pip(words[1:])
-    elif words[0] not in ("venv", "http.server"):
-        path = ROOT / "src" / words[0].replace(".", "/")
-        assert path.with_suffix(".py").is_file() or (path / "__main__.py").is_file(), f"no module {words[0]}"
-
-
-def check_pip(words):
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    for extras in re.findall(r"(?:mempo-trl|\.)\[([\w,]+)\]", " ".join(words)):
-        missing = set(extras.split(",")) - set(project["optional-dependencies"])
-        assert not missing, f"no extra {missing}"
-
-
-def check_accelerate(words):
-    assert words[0] == "launch"
-    script = next(i for i, word in enumerate(words) if word.endswith(".py") or word == "-m")
-    files = re.findall(r"\S+\.yaml", " ".join(words[:script]))
-    assert all((ROOT / file).is_file() for file in files), f"no file {files}"
-    check_python(words[script:])
-
-
-def check_trl(words):
-    from trl.scripts.vllm_serve import make_parser
-
-    assert words[0] == "vllm-serve", words
-    make_parser(argparse.ArgumentParser().add_subparsers()).parse_args(words[1:])
-
-
-CHECKS = {
-    "mempo": check_mempo,
-    "make": check_make,
-    "python": check_python,
-    "pip": check_pip,
-    "accelerate": check_accelerate,
-    "trl": check_trl,
-    "git": lambda words: None,
-    "cd": lambda words: None,
-    "curl": lambda words: None,
-    "vllm": lambda words: None,
-}
 
 
 # Links
