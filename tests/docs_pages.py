@@ -5,7 +5,8 @@ How a page is written, so that `test_docs.py` can run it:
 - all ```python blocks of a page share one namespace and one temporary folder, and run in order;
 - ```pycon blocks are doctests in the same namespace;
 - `<!-- setup: ... -->` holds Python that runs before the block behind it, and that readers need not see;
-- a ```bash block is checked against the parsers of what it calls (`docs_commands.py`); behind `<!-- run -->` its `mempo` commands are run;
+- a ```bash block is checked against the parsers of what it calls (`docs_commands.py`); behind `<!-- run -->` its
+  `mempo` commands are run;
 - ```yaml blocks are options of training, ```json and ```jsonl blocks hold JSON.
 """
 
