@@ -7,19 +7,16 @@ Train an agent that writes its own memory, with MemPO, and show what it gained.
 
 Without arguments: a tiny model in the embedded world, on a laptop's CPU, in a few minutes and without downloads. It is
 made by a supervised cold start, which is kept for the next time.
-
 ```bash
 python examples/train_mempo.py
 python examples/train_mempo.py --memory_weight 0 --output_dir outputs/grpo  # plain GRPO
 ```
 
 Any model and data:
-
 ```bash
 accelerate launch --config_file examples/accelerate/zero3.yaml examples/train_mempo.py \
     --config examples/configs/qwen2.5_7b_paper.yaml
 ```
-
 The output folder gets the policy, `training.png` and `traces.jsonl` (for `mempo view`). The last line that is printed
 is one JSON object: scores before and after training, in both contexts.
 """
@@ -100,7 +97,10 @@ def load_model(script_args, training_args, model_args):
     if name is not None:
         init = {"revision": model_args.model_revision, "attn_implementation": model_args.attn_implementation}
         training_args.model_init_kwargs = {**init, "dtype": model_args.dtype, **(training_args.model_init_kwargs or {})}
-        return smollm2_policy() if name == "smollm2" else name, None
+        with training_args.main_process_first():
+            return smollm2_policy() if name == "smollm2" else name, None
+    if script_args.dataset != "world":
+        raise ValueError("The tiny model knows the embedded world alone. Name a model with --model_name_or_path")
     recipe = Recipe(objectives=script_args.objectives or 4)
     with training_args.main_process_first(), Progress() as progress:
         bar = progress.add_task("Cold start", total=recipe.steps)
@@ -111,7 +111,7 @@ def load_model(script_args, training_args, model_args):
 
 if __name__ == "__main__":
     arguments = sys.argv[1:]
-    if "--config" not in arguments:
+    if not any(argument.split("=")[0] == "--config" for argument in arguments):
         arguments = ["--config", str(Path(__file__).parent / "configs" / "world.yaml"), *arguments]
     parser = TrlParser((MemPOScriptArguments, MemPOConfig, ModelConfig))
     script_args, training_args, model_args = parser.parse_args_and_config(arguments)

@@ -3,7 +3,7 @@
 Pure functions on token ids and masks. A completion is turns (mask 1) and the tool results behind them (mask 0).
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Literal, NamedTuple
 
 import torch
@@ -111,3 +111,47 @@ def turn_rows(
         return torch.tensor(values, dtype=torch.long, device=input_ids.device).reshape(-1, columns)
 
     return TurnRows(tensor(rows, left + width), tensor(seen, left + width), width, tensor(source, 2), tensor(target, 2))
+
+
+# Log-probs and entropies (R, W) of the last W tokens of rows, and a loss of the batch; from ids, attention mask and W.
+Forward = Callable[[Tensor, Tensor, int], tuple[Tensor, Tensor | None, Tensor | None]]
+
+
+def forward_by_turn(
+    forward: Forward,
+    input_ids: Tensor,
+    attention_mask: Tensor,
+    turn_mask: Tensor,
+    batch_size: int | None,
+    pad_token_id: int,
+    context_turns: int = 1,
+) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    """Values of each turn's tokens under what was visible when it was written.
+
+    Args:
+        forward: scores rows; either of its last two results may be None.
+        input_ids: see `turn_rows`. Shape: (B, P + C).
+        attention_mask: see `turn_rows`. Shape: (B, P + C).
+        turn_mask: 1 on the tokens of turns. Shape: (B, C).
+        batch_size: trajectories whose rows go into one forward; None for all of them. How many turns they have plays no
+            part, so that all ranks make as many forwards.
+        pad_token_id: what fills a row.
+        context_turns: past turns that are visible.
+
+    Returns:
+        Log-probs (B, C), entropies (B, C) or None, the mean of the losses or None.
+    """
+    scattered: list[list[Tensor]] = [[], []]
+    losses = []
+    size = batch_size or len(input_ids)
+    for ids, seen, mask in zip(*(t.split(size) for t in (input_ids, attention_mask, turn_mask)), strict=True):
+        rows = turn_rows(ids, seen, mask, pad_token_id, context_turns)
+        *values, loss = forward(rows.input_ids, rows.attention_mask, rows.width)
+        for parts, value in zip(scattered, values, strict=True):
+            if value is not None:
+                parts.append(rows.scatter(value, (mask.size(0), mask.size(1))))
+        if loss is not None:
+            losses.append(loss)
+    logps, entropies = (torch.cat(parts) if parts else None for parts in scattered)
+    assert logps is not None
+    return logps, entropies, torch.stack(losses).mean() if losses else None

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from accelerate.utils import gather_object
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers.integrations.deepspeed import is_deepspeed_zero3_enabled
 
 from .agent import MemoryAgent
 from .context import CONTEXTS
@@ -106,7 +107,7 @@ def score_trajectory(row: Row, trajectory: Trajectory) -> QuestionScore:
     answers, aliases = row["answers"], row.get("aliases")
     right = objective_scores(trajectory.answer, answers, exact_match, aliases)
     f1 = objective_scores(trajectory.answer, answers, f1_score, aliases)
-    kept = memory_fidelity(next((m for m in reversed(trajectory.memories) if m), ""), answers, aliases)
+    kept = memory_fidelity(next((m for m in reversed(trajectory.memories) if m is not None), ""), answers, aliases)
     return QuestionScore(
         len(answers), float(all(right)), fmean(f1), kept, trajectory.total_tokens, trajectory.peak_tokens
     )
@@ -143,6 +144,11 @@ class EvaluationCallback(TrainerCallback):
         between: int = 64,
         traces: str | Path | None = None,
     ) -> None:
+        if rows and (trainer.is_fsdp_enabled or is_deepspeed_zero3_enabled()):
+            raise ValueError(
+                "the policy cannot be evaluated while its weights are sharded (FSDP, ZeRO-3): the ranks play episodes "
+                "of different lengths. Set eval_questions to 0, and evaluate the checkpoints with mempo eval"
+            )
         self.trainer = trainer
         self.environment_factory = environment_factory
         self.rows = rows

@@ -30,6 +30,8 @@ class ResumableTrainer(Trainer):
       from: `resume_from_checkpoint=True` passes over it, its own path is answered with an error.
     """
 
+    _train_sampler: Any = ()  # a stream has none
+
     def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any) -> Any:
         """As in [`~transformers.Trainer`]; True stands for the last complete checkpoint of `args.output_dir`."""
         checkpoint = resume_path(resume_from_checkpoint, self.args.output_dir)

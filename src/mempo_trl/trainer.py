@@ -19,7 +19,7 @@ from .checks import (
     warn_if_truncated,
 )
 from .config import MemPOConfig
-from .context import is_single_turn, turn_rows, visible_start
+from .context import forward_by_turn, is_single_turn, visible_start
 from .memory import encode_answer, find_memory_spans
 from .memory.advantages import memory_advantages, token_advantages
 from .memory.engine import AnswerScorer
@@ -149,8 +149,8 @@ class MemPOTrainer(ResumableTrainer, GRPOTrainer):
         self._engine_limit = None if longest is None else longest - tokens + 1
         if self._engine_limit is not None and self._engine_limit < 2:
             raise ValueError(
-                f"max_turn_length={tokens} leaves no room for a prompt: the model or its server holds {longest} tokens. "
-                "Lower max_turn_length"
+                f"max_turn_length={tokens} leaves no room for a prompt: the model or its server holds {longest} "
+                "tokens. Lower max_turn_length"
             )
 
     # Generation: the turn loop
@@ -372,32 +372,18 @@ class MemPOTrainer(ResumableTrainer, GRPOTrainer):
             self._judged_early = self._judge_memories(completions)
             if completions.rows:
                 return completions.padded(logits_to_keep), None, None
+        parent = super()._get_per_token_logps_and_entropies
         if self.args.context == "full" or is_single_turn(self._turn_mask):
             self._count_forwarded(attention_mask)
-            return super()._get_per_token_logps_and_entropies(
-                model, input_ids, attention_mask, logits_to_keep, batch_size, **kwargs
-            )
+            return parent(model, input_ids, attention_mask, logits_to_keep, batch_size, **kwargs)
+
+        def forward(ids: Tensor, seen: Tensor, width: int) -> tuple[Tensor, Tensor | None, Tensor | None]:
+            self._count_forwarded(seen)
+            return parent(model, ids, seen, width, **kwargs)
+
         turn_mask = pad(self._turn_mask, (0, logits_to_keep - self._turn_mask.size(1)))
         turn_mask = turn_mask * attention_mask[:, -logits_to_keep:]  # (B, C)
-        chunks = []
-        for ids, seen, mask in zip(
-            *(t.split(batch_size or len(t)) for t in (input_ids, attention_mask, turn_mask)), strict=True
-        ):
-            rows = turn_rows(ids, seen, mask, self._tokenizer.pad_token_id, self.args.context_turns)
-            self._count_forwarded(rows.attention_mask)
-            logps, entropies, aux_loss = super()._get_per_token_logps_and_entropies(
-                model, rows.input_ids, rows.attention_mask, rows.width, **kwargs
-            )
-            chunks.append(
-                (
-                    rows.scatter(logps, mask.shape),
-                    None if entropies is None else rows.scatter(entropies, mask.shape),
-                    aux_loss,
-                )
-            )
-        logps, entropies, aux_losses = zip(*chunks, strict=True)
-        return (
-            torch.cat(logps),
-            None if entropies[0] is None else torch.cat(entropies),
-            None if aux_losses[0] is None else torch.stack(aux_losses).mean(),
-        )
+        return forward_by_turn(
+            forward, input_ids, attention_mask, turn_mask, batch_size, self._tokenizer.pad_token_id,
+            self.args.context_turns,
+        )  # fmt: skip
