@@ -102,17 +102,17 @@ def _differ(
     separate: Callable[[Sequence[AnswerContext]], Tensor],
     tolerance: float,
 ) -> bool:
-    """Whether the separate engine gives other probabilities, of which rewards are made, for a few of the contexts."""
+    """Whether the separate engine gives other log-probs for a few of the contexts, relative to those beyond 1."""
     chosen = list(range(0, len(contexts), max(len(contexts) // CHECKED_CONTEXTS, 1)))[:CHECKED_CONTEXTS]
     expected = separate([contexts[index] for index in chosen])
     if not chosen:
         return False
-    gap = float((scores[chosen, : expected.size(1)].exp() - expected.exp()).abs().mean())
+    gap = float(((scores[chosen, : expected.size(1)] - expected).abs() / expected.abs().clamp(min=1)).mean())
     if gap <= tolerance:
         return False
     logger.warning(
         "memory_scoring='auto' scores one sequence for each context from now on: with shared prefixes this model gives "
-        "probabilities that differ by %.1e, more than %.0e",
+        "log-probs that differ by %.1e, more than %.0e",
         gap,
         tolerance,
     )
