@@ -1,4 +1,4 @@
-"""Run by test_distributed.py on one process or, with torchrun, on two: trains three steps and saves what happened."""
+"""Run by test_distributed.py on one process or, with torchrun, on two: trains two steps and saves what happened."""
 
 import sys
 from pathlib import Path
