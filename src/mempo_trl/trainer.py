@@ -26,6 +26,7 @@ from .memory.engine import AnswerScorer
 from .memory.judgement import JudgedMemories, judge_memories
 from .memory.shared import CompletionLogps
 from .metrics import episode_metrics, masked_fraction, memory_metrics
+from .quantized import keep_differentiable
 from .record import RolloutRecord
 from .resume import ResumableTrainer
 from .rollout import Episode, TurnLimits, TurnLoop
@@ -125,6 +126,7 @@ class MemPOTrainer(ResumableTrainer, GRPOTrainer):
             raise unreachable(args, name) from error
         if self._is_vlm:
             raise ValueError("MemPO works on text alone: pass a tokenizer as processing_class, and a text model")
+        keep_differentiable(self.model)
         self._limit_turns(args.max_turn_length)
         self.last_rollout: RolloutRecord | None = None
         self._score_answers = AnswerScorer(self.model, args.memory_scoring)
