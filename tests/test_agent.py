@@ -407,7 +407,7 @@ def test_fields_of_a_request_can_be_replaced_or_left_out(environment_factory):
 
 
 def test_many_questions_are_asked_at_once(environment_factory):
-    together = threading.Barrier(16, timeout=10)  # breaks unless 16 requests are under way at a time
+    together = threading.Barrier(16, timeout=60)  # breaks unless 16 requests are under way at a time
 
     def reply(path, body):
         together.wait()
