@@ -210,3 +210,36 @@ def test_a_wrong_engine_raises(tokenizer):
     loop = TurnLoop(tokenizer, lambda contexts: ([[1, 2]], [[0.1]]), [tokenizer.eos_token_id])
     with pytest.raises(ValueError, match="1 log-probs for 2 tokens"):
         loop.run([Episode([1])])
+
+
+def test_an_empty_turn_ends_the_episode(tokenizer):
+    turns = iter([[[*tokenizer.encode(tool_call("x")), tokenizer.eos_token_id]], [[]]])
+    episode = Episode([1], {"search": search})
+    TurnLoop(tokenizer, lambda contexts: (next(turns), None), [tokenizer.eos_token_id]).run([episode])
+    assert episode.stop_reason == "truncated"
+    assert (episode.turns, len(episode.completion_ids)) == (1, len(episode.mask))
+
+
+def test_lone_surrogates_are_replaced(tokenizer):
+    turn = tool_call("\\ud800") + tool_call("x", name="\\udfff")
+    (episode,), _ = play(tokenizer, [[turn, "ok"]])
+    assert episode.messages[1]["content"] == "found ?"
+    assert (episode.stop_reason, episode.tool_failures) == ("finished", 1)
+
+
+def test_a_call_nested_too_deep_is_malformed(tokenizer):
+    turn = '<tool_call>\n{"name": "search", "arguments": {"query": ' + "[" * 5000 + "]" * 5000 + "}}\n</tool_call>"
+    (episode,), _ = play(tokenizer, [[turn]], TurnLimits(max_completion_length=100_000))
+    assert (episode.stop_reason, episode.tool_calls) == ("finished", 0)
+    assert episode.messages[0]["content"] == turn
+
+
+def test_environments_without_turn_text_or_with_a_tool_named_done(tokenizer):
+    class Bare:
+        __slots__ = ()
+
+        def done(self):
+            return "a tool, not a flag"
+
+    (episode,), _ = play(tokenizer, [[tool_call("x"), "ok"]], environments=[Bare()])
+    assert (episode.stop_reason, episode.tool_calls) == ("finished", 1)

@@ -101,3 +101,23 @@ def test_a_call_that_hangs_is_left_behind():
 
 def test_no_calls():
     assert run_concurrently([]) == []
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_what_is_no_exception_is_a_failure_at_once():
+    def leave(query):
+        raise SystemExit(1)
+
+    class Unprintable:
+        def __str__(self):
+            raise ValueError("no text")
+
+    tools = {"leave": leave, "print": lambda query: Unprintable()}
+    results = run_concurrently([lambda name=name: call_tool(tools, call(name, {"query": "x"})) for name in tools])
+    assert [result.failed for result in results] == [True, True]
+    assert "ended without a result" in results[0].text
+    assert "print failed: no text" in results[1].text
+
+
+def test_a_name_that_is_no_text_is_no_tool():
+    assert "there is no tool ['echo']" in call_tool(TOOLS, call(["echo"], {})).text

@@ -10,7 +10,7 @@ from transformers.utils import get_json_schema
 
 from .context import visible_start
 from .endpoints import ChatReply
-from .rollout import LAST_TURN_NOTE, TurnLimits
+from .rollout import LAST_TURN_NOTE, TurnLimits, is_done
 from .tools import call_tool, run_concurrently
 from .trajectory import TOOL_CALL, Message, Trajectory, TurnTokens, read_tool_calls
 from .turns import find_turns
@@ -45,7 +45,7 @@ class ChatLoop:
                 for message in self._run_tools(trajectory):
                     trajectory.messages.append(message)
                     tell(message)
-                if getattr(trajectory.environment, "done", False):
+                if is_done(trajectory.environment):
                     trajectory.stop_reason = "done"
 
     def visible(self, trajectory: Trajectory) -> list[Message]:
@@ -63,11 +63,11 @@ class ChatLoop:
         message: Message = {"role": "assistant", "content": text}
         trajectory.messages.append({**message, "tool_calls": calls} if calls else message)
         trajectory.turn_tokens.append(TurnTokens(reply.prompt_tokens, reply.completion_tokens))
-        if trajectory.environment is not None:
+        if hasattr(trajectory.environment, "turn_text"):
             trajectory.environment.turn_text = text
         if reply.finish_reason == "length":
             trajectory.stop_reason = "truncated"
-        elif getattr(trajectory.environment, "done", False):
+        elif is_done(trajectory.environment):
             trajectory.stop_reason = "done"
         elif not calls:
             trajectory.stop_reason = "finished"

@@ -102,6 +102,17 @@ class TurnLimits:
     tool_concurrency: int = 64
 
 
+def is_done(environment: Any) -> bool:
+    """Whether the environment ends the episode. A `done` that can be called is a tool of that name, not the answer."""
+    done = getattr(environment, "done", False)
+    return bool(done) and not callable(done)
+
+
+def valid_unicode(text: str) -> str:
+    """`text` with "?" for lone surrogates, which JSON can name (\\ud800) and no tokenizer can encode."""
+    return text.encode("utf-8", "replace").decode("utf-8")
+
+
 def tool_suffix_ids(
     tokenizer: PreTrainedTokenizerBase, tool_messages: list[dict[str, Any]], chat_template: str | None = None
 ) -> list[int]:
@@ -118,7 +129,7 @@ class TurnLoop:
 
     Args:
         tokenizer: reads the turns.
-        generate: one turn for each row of ids; every turn it returns has at least one id.
+        generate: one turn for each row of ids; an empty one ends its episode.
         eos_token_ids: the ids that end a turn. A turn that ends otherwise was cut, and ends its episode.
         context: "full" or "memory", see `context.visible_context`.
         context_turns: past turns that the "memory" context keeps.
@@ -172,21 +183,30 @@ class TurnLoop:
         """Appends a turn generated from `context`, cut to what is left of the budget, and says if the episode ends."""
         room = self.limits.max_completion_length - len(episode.completion_ids)
         ids, logprobs = ids[:room], logprobs[:room] if logprobs is not None else None
-        message = parse_response(self.tokenizer, ids, prefix=context, tools=list(episode.tools.values()))
+        if not ids:
+            episode.stop_reason = "truncated"
+            return
+        message = self._parse(episode, context, ids)
         text = self.tokenizer.decode([i for i in ids if i not in self.eos_token_ids], skip_special_tokens=False)
         episode.append(ids, 1, logprobs)
         episode.context_lengths.append(len(context))
         episode.messages.append({**message, "role": "assistant", "content": text})
-        if episode.environment is not None:
+        if hasattr(episode.environment, "turn_text"):
             episode.environment.turn_text = text
         if ids[-1] not in self.eos_token_ids:
             episode.stop_reason = "truncated"
-        elif getattr(episode.environment, "done", False):
+        elif is_done(episode.environment):
             episode.stop_reason = "done"
         elif not message.get("tool_calls"):
             episode.stop_reason = "finished"
         elif episode.turns >= self.limits.max_turns:
             episode.stop_reason = "max_turns"
+
+    def _parse(self, episode: Episode, context: list[int], ids: list[int]) -> dict[str, Any]:
+        try:
+            return parse_response(self.tokenizer, ids, prefix=context, tools=list(episode.tools.values()))
+        except RecursionError:  # arguments nested too deep for the JSON parser: no call, as any malformed one
+            return {}
 
     def _generate_turns(self, active: list[Episode]) -> None:
         contexts = [self.visible(episode) for episode in active]
@@ -219,17 +239,17 @@ class TurnLoop:
     def _tool_message(self, call: Mapping[str, Any], result: ToolResult) -> dict[str, Any]:
         limit = self.limits.max_tool_length
         # No vocabulary packs more than a few dozen characters in a token: what is beyond need not be encoded.
-        text = result.text[: 64 * limit]
+        text = valid_unicode(result.text[: 64 * limit])
         ids = self.tokenizer.encode(text, add_special_tokens=False)
         if len(ids) > limit:
             text = self.tokenizer.decode(ids[:limit])
         if len(text) < len(result.text):
             text += CUT_MARKER
-        return {"role": "tool", "name": call.get("function", call)["name"], "content": text}
+        return {"role": "tool", "name": valid_unicode(call.get("function", call)["name"]), "content": text}
 
     def _append_results(self, episode: Episode, messages: list[dict[str, Any]]) -> None:
         """Appends tool results if the episode and the engine have room for them and for one more token."""
-        if getattr(episode.environment, "done", False):
+        if is_done(episode.environment):
             # No turn follows: the completion ends with the turn's end token, and the results are messages alone.
             episode.messages.extend(messages)
             episode.stop_reason = "done"

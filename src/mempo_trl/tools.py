@@ -28,7 +28,7 @@ def call_tool(
     """
     function = call.get("function", call)
     name, arguments = function["name"], function["arguments"]
-    if name not in tools:
+    if not isinstance(name, str) or name not in tools:
         return ToolResult(f"Error: there is no tool {name!r}. Tools: {', '.join(sorted(tools))}.", failed=True)
     if not isinstance(arguments, Mapping):
         return ToolResult(f"Error: the arguments of {name} must be a JSON object, got {arguments!r:.200}.", failed=True)
@@ -38,9 +38,9 @@ def call_tool(
             waited = _await(result)
             future = asyncio.run_coroutine_threadsafe(waited, event_loop) if event_loop else None
             result = future.result() if future else asyncio.run(waited)
+        return ToolResult(str(result))
     except Exception as error:  # the tool is the user's or the model's argument is wrong: data, not a crash
         return ToolResult(f"Error: {name} failed: {error!s:.500}", failed=True)
-    return ToolResult(str(result))
 
 
 async def _await(result: Any) -> Any:
@@ -53,7 +53,7 @@ def run_concurrently(
     """Runs calls in threads and returns their results in order.
 
     Args:
-        calls: functions without arguments that do not raise.
+        calls: functions without arguments. One that raises, `SystemExit` and its like included, has failed.
         timeout: seconds that each may take, from its own start. A call that takes longer is left behind: its thread
             goes on unseen and ends with the process.
         concurrency: how many run at once.
@@ -64,7 +64,11 @@ def run_concurrently(
     ended: queue.SimpleQueue[tuple[int, ToolResult]] = queue.SimpleQueue()
 
     def work(index: int, call: Callable[[], ToolResult]) -> None:
-        ended.put((index, call()))
+        result = ToolResult("Error: the tool ended without a result.", failed=True)
+        try:
+            result = call()
+        finally:
+            ended.put((index, result))
 
     while waiting or deadlines:
         while waiting and len(deadlines) < concurrency:

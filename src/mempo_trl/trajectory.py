@@ -92,5 +92,5 @@ def read_tool_calls(text: str) -> list[Message]:
     try:
         functions = [json.loads(block) for block in TOOL_CALL.findall(text)]
         return [{"function": {"name": f["name"], "arguments": f["arguments"]}} for f in functions]
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         return []

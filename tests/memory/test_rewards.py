@@ -73,9 +73,10 @@ def test_threshold_is_exclusive_and_zero_keeps_all():
     half = torch.log(torch.tensor([[0.5]]))
     mask = torch.ones(1, 1, dtype=torch.bool)
     assert not score_memories(half, half, mask, 0.5).kept.any()
-    full, mem = torch.tensor([[-0.1, -30.0]]), torch.tensor([[-20.0, -0.2]])
-    mask = torch.ones(1, 2, dtype=torch.bool)
-    assert torch.equal(memory_rewards(full, mem, mask, 0.0), memory_rewards(full, mem, mask, None))
+    full, mem = torch.tensor([[-0.1, -30.0], [-0.1, -torch.inf]]), torch.tensor([[-20.0, -0.2], [-0.1, -0.2]])
+    mask = torch.ones(2, 2, dtype=torch.bool)
+    for mode in ("independent", "either", "both"):
+        assert torch.equal(memory_rewards(full, mem, mask, 0.0, mode), memory_rewards(full, mem, mask, None, mode))
 
 
 def test_wrong_arguments():

@@ -20,7 +20,7 @@ class MemoryScore(NamedTuple):
 
 
 def _kept_tokens(full_logps: Tensor, mem_logps: Tensor, threshold: float, mode: str) -> tuple[Tensor, Tensor]:
-    log_threshold = math.log(threshold) if threshold > 0 else -math.inf
+    log_threshold = math.log(threshold)
     known_full, known_mem = full_logps > log_threshold, mem_logps > log_threshold
     if mode == "independent":
         return known_full, known_mem
@@ -56,13 +56,13 @@ def score_memories(
         raise ValueError(f"full_logps, mem_logps and answer_mask must have one shape (N, L): got {shapes}")
     mask = answer_mask.bool()
     kept_full = kept_mem = mask
-    if threshold is not None:
+    if threshold:
         kept_full, kept_mem = (mask & kept for kept in _kept_tokens(other, mem_logps, threshold, mode))
     p_full, p_mem = _probability(other, kept_full), _probability(mem_logps, kept_mem)
     if full_logps is None:
         p_full = torch.zeros_like(p_full)
     reward = p_mem - p_full
-    if threshold is None or mode != "independent":
+    if not threshold or mode != "independent":
         scorable = kept_mem.any(dim=-1)
         reward = torch.where(scorable, reward, 0.0)
         p_mem, p_full = (torch.where(scorable, p, torch.nan) for p in (p_mem, p_full))
@@ -87,7 +87,7 @@ def memory_rewards(
         full_logps: log p of the answer's tokens after the full context, natural log. Shape: (N, L). None: no baseline.
         mem_logps: the same after prompt and memory alone. Shape: (N, L).
         answer_mask: True on the tokens that hold the answer. Shape: (N, L).
-        threshold: a probability, or None to keep every answer token (the paper's formula).
+        threshold: a probability, or None or 0 to keep every answer token (the paper's formula).
         mode: "independent", "either" or "both".
 
     Returns:
