@@ -25,15 +25,15 @@ def smollm2_folder(folder: str | Path = BASE_FOLDER) -> str:
     return str(folder)
 
 
-def smollm2_policy(folder: str | Path = POLICY_FOLDER, questions: int = 12, steps: int = 8) -> str:
+def smollm2_policy(folder: str | Path = POLICY_FOLDER, questions: int = 48, steps: int = 12) -> str:
     """The folder of the model after a short cold start along gold searches of FanOutQA, made at the first call.
 
     Enough to search, to write memories and to answer in the format; not to be good at it. Takes some minutes.
 
     Args:
         folder: where it is, or goes.
-        questions: questions of two objectives whose turns are taught, in memory context.
-        steps: updates of four turns each.
+        questions: questions of two objectives whose turns are taught.
+        steps: updates of four questions each.
     """
     folder = Path(folder)
     if not (folder / "config.json").exists():
@@ -52,11 +52,11 @@ def smollm2_policy(folder: str | Path = POLICY_FOLDER, questions: int = 12, step
         rows = task.rows(objectives=2, count=questions, seed=1)
         write_demonstrations(traces, expert_trajectories(rows, task.environment_factory))
         config = SFTConfig(
-            str(folder), max_steps=steps, per_device_train_batch_size=4, learning_rate=2e-4, max_length=1024,
+            str(folder), max_steps=steps, per_device_train_batch_size=4, learning_rate=3e-4, max_length=1024,
             bf16=False, activation_checkpointing=False, logging_steps=1, save_strategy="no",
             report_to="none",
         )  # fmt: skip
-        fine_tune(SFTArguments(str(traces)), config, ModelConfig(smollm2_folder(), dtype="float32"))
+        fine_tune(SFTArguments(str(traces), context="full"), config, ModelConfig(smollm2_folder(), dtype="float32"))
     return str(folder)
 
 
