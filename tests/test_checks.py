@@ -2,14 +2,15 @@ import logging
 from types import SimpleNamespace
 
 import pytest
-from accelerate import PartialState
 from peft import LoraConfig
-from transformers import ProcessorMixin
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast, ProcessorMixin
 from trl import GRPOTrainer
 
+from accelerate import PartialState
 from helpers import make_config, make_trainer, search
 from mempo_trl import MemPOTrainer
-from mempo_trl.checks import check_trl, refuse_combinations, refuse_quantized, warn_if_truncated
+from mempo_trl.checks import check_tags, check_trl, refuse_combinations, refuse_quantized, warn_if_truncated
 from mempo_trl.rollout import Episode
 
 
@@ -82,3 +83,15 @@ def test_quantized_bases_that_can_be_trained(tmp_path, bits):
 
 def test_this_trl_has_the_hooks():
     check_trl()
+
+
+def test_tags_that_the_tokenizer_breaks_up(tokenizer):
+    check_tags(tokenizer)
+    vocabulary = {token: index for index, token in enumerate(["[UNK]", "<", ">", "mem", "/", "a"])}
+    backend = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
+    backend.pre_tokenizer = pre_tokenizers.Whitespace()
+    words = PreTrainedTokenizerFast(tokenizer_object=backend)
+    with pytest.raises(ValueError, match="Make the tags tokens"):
+        check_tags(words)
+    words.add_tokens(["<mem>", "</mem>"])
+    check_tags(words)

@@ -9,10 +9,11 @@ import trl
 from accelerate.logging import get_logger
 from datasets import Dataset, IterableDataset
 from peft import PeftModel
-from transformers import ProcessorMixin
+from transformers import PreTrainedTokenizerBase, ProcessorMixin
 from trl import GRPOTrainer
 
 from .config import MemPOConfig
+from .memory import find_memory_spans
 from .memory.answers import check_answers
 from .rollout import Episode
 
@@ -116,6 +117,17 @@ def check_dataset(dataset: Any, answers_column: str, name: str) -> None:
         )
     for row, answers in enumerate(dataset[answers_column]):
         check_row_answers(answers, f"row {row} of {name}")
+
+
+def check_tags(tokenizer: PreTrainedTokenizerBase) -> None:
+    """Raises ValueError if a memory that the model writes would not be found in the tokenizer's text."""
+    ids = tokenizer.encode("<mem>a</mem>", add_special_tokens=False)
+    if not find_memory_spans(tokenizer, ids, [1] * len(ids)):
+        raise ValueError(
+            f"{tokenizer.name_or_path or 'the tokenizer'} gives <mem>a</mem> back as {tokenizer.decode(ids)!r}, so no "
+            "memory would be found. Make the tags tokens: tokenizer.add_tokens(['<mem>', '</mem>']), and resize the "
+            "model's embeddings"
+        )
 
 
 def warn_if_truncated(episodes: Sequence[Episode], share: float = 0.9) -> None:

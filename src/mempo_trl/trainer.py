@@ -13,6 +13,7 @@ from trl.trainer.utils import get_config_model_id
 from .checks import (
     check_dataset,
     check_row_answers,
+    check_tags,
     check_trl,
     refuse_combinations,
     refuse_quantized,
@@ -127,6 +128,7 @@ class MemPOTrainer(ResumableTrainer, GRPOTrainer):
         if self._is_vlm:
             raise ValueError("MemPO works on text alone: pass a tokenizer as processing_class, and a text model")
         keep_differentiable(self.model)
+        check_tags(self._tokenizer)
         self._limit_turns(args.max_turn_length)
         self.last_rollout: RolloutRecord | None = None
         self._score_answers = AnswerScorer(self.model, args.memory_scoring)

@@ -1,7 +1,8 @@
 import random
 
 import pytest
-from transformers import ByT5Tokenizer, CanineTokenizer
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from transformers import ByT5Tokenizer, CanineTokenizer, PreTrainedTokenizerFast
 
 from mempo_trl.memory import MemorySpan, find_memory_spans, find_turns
 from mempo_trl.memory.spans import token_pieces
@@ -128,6 +129,20 @@ def test_pieces_join_to_the_text(real_tokenizer):
     text = "<mem>Paris\n\n is  here</mem><|im_end|>\n"
     ids = real_tokenizer.encode(text, add_special_tokens=False)
     assert "".join(token_pieces(real_tokenizer, ids)) == text
+
+
+def test_a_vocabulary_that_marks_the_ends_of_words():
+    """As GPT-1's: `mem></w>` is the end of a word, so a space follows it, but for the last."""
+    tokens = ["<", "m", "e", ">", "/", "a", "<m", "e>", "me>", "a</w>", "></w>", "e></w>", "me></w>"]
+    merges = [("m", "e></w>"), ("e", "></w>"), ("<", "m"), ("e", ">")]
+    model = models.BPE({t: i for i, t in enumerate([*tokens, "me"])}, merges, end_of_word_suffix="</w>")
+    backend = Tokenizer(model)
+    backend.pre_tokenizer, backend.decoder = pre_tokenizers.WhitespaceSplit(), decoders.BPEDecoder("</w>")
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend)
+    ids = tokenizer.encode("a <mem>a</mem> a")
+    assert "".join(token_pieces(tokenizer, ids)) == tokenizer.decode(ids)
+    (span,) = find_memory_spans(tokenizer, ids, [1] * len(ids))
+    assert tokenizer.decode(ids[span.start : span.end]).strip() == "<mem>a</mem>"
 
 
 def test_ids_and_mask_must_be_parallel(tokenizer):

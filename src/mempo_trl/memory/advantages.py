@@ -24,8 +24,8 @@ def memory_pools(rewards: Tensor, group_size: int, std_floor: float = 0.0, pool:
     rows, turns = rewards.shape
     if rows % group_size:
         raise ValueError(f"got {rows} trajectories, expected a multiple of the group size {group_size}")
-    values = rewards.reshape(-1, group_size, turns)
-    values = values.reshape(-1, group_size * turns) if pool == "group" else values.transpose(1, 2).flatten(0, 1)
+    values = rewards.reshape(rows // group_size, group_size, turns)
+    values = values.flatten(1) if pool == "group" else values.transpose(1, 2).flatten(0, 1)
     count = (~values.isnan()).sum(dim=1, keepdim=True)
     mean = values.nansum(dim=1, keepdim=True) / count.clamp(min=1)
     variance = (values - mean).square().nansum(dim=1, keepdim=True) / (count - 1).clamp(min=1)
@@ -55,7 +55,7 @@ def memory_advantages(rewards: Tensor, group_size: int, std_floor: float = 0.0, 
     advantages = torch.where(usable, (values - mean) / torch.where(usable, std, 1.0), 0.0).nan_to_num(nan=0.0)
     rows, turns = rewards.shape
     if pool == "turn":
-        advantages = advantages.reshape(-1, turns, group_size).transpose(1, 2)
+        advantages = advantages.reshape(rows // group_size, turns, group_size).transpose(1, 2)
     return advantages.reshape(rows, turns)
 
 

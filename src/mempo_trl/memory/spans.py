@@ -2,10 +2,10 @@
 
 import re
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from functools import lru_cache
 from itertools import accumulate
 from typing import TYPE_CHECKING, NamedTuple
-from weakref import WeakKeyDictionary
 
 from ..turns import find_turns
 
@@ -28,6 +28,9 @@ class TokenPieces(dict[int, str]):
 
     An id is decoded behind an anchor token, since some decoders drop the space in front of a text. A token that holds
     part of a multi-byte character has `\\ufffd` in its place, so a piece is exact where it is ASCII, as tags are.
+
+    Few vocabularies (those that mark the ends of words) give an id another text behind another id. Theirs are worked
+    out for each pair.
     """
 
     def __init__(self, tokenizer: "PreTrainedTokenizerBase") -> None:
@@ -35,6 +38,9 @@ class TokenPieces(dict[int, str]):
         self._tokenizer = tokenizer
         self._anchor = tokenizer.encode("a", add_special_tokens=False)[-1:]
         self._anchor_text = self._decode(self._anchor)
+        self._pairs: dict[tuple[int, int], str] = {}
+        probe = tokenizer.encode("<mem>ab c</mem> d", add_special_tokens=False)
+        self._by_pair = "".join(map(self.__getitem__, probe)).lstrip() != self._decode(probe).lstrip()
 
     def _decode(self, ids: list[int]) -> str:
         return self._tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
@@ -43,16 +49,25 @@ class TokenPieces(dict[int, str]):
         self[token_id] = piece = self._decode([*self._anchor, token_id]).removeprefix(self._anchor_text)
         return piece
 
+    def of(self, ids: Sequence[int]) -> list[str]:
+        """The pieces of a text, which join to it."""
+        if not self._by_pair or not ids:
+            return [self[token_id] for token_id in ids]
+        return [self._decode([ids[0]]), *map(self._behind, ids, ids[1:])]
 
-_PIECES: WeakKeyDictionary = WeakKeyDictionary()
+    def _behind(self, before: int, token_id: int) -> str:
+        pair = (before, token_id)
+        if pair not in self._pairs:
+            self._pairs[pair] = self._decode([*pair]).removeprefix(self._decode([before]))
+        return self._pairs[pair]
 
 
-def token_pieces(tokenizer: "PreTrainedTokenizerBase", ids: Iterable[int]) -> list[str]:
+_pieces_of = lru_cache(maxsize=8)(TokenPieces)
+
+
+def token_pieces(tokenizer: "PreTrainedTokenizerBase", ids: Sequence[int]) -> list[str]:
     """The text that each id adds: joined, they are the decoded text (see `TokenPieces`)."""
-    if tokenizer not in _PIECES:
-        _PIECES[tokenizer] = TokenPieces(tokenizer)
-    pieces = _PIECES[tokenizer]
-    return [pieces[token_id] for token_id in ids]
+    return _pieces_of(tokenizer).of(ids)
 
 
 def _last_closed_block(text: str) -> tuple[int, int] | None:
