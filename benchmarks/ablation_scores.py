@@ -1,0 +1,109 @@
+"""What the runs of a cell of `ablations.py` scored: means over their last tests, intervals, and differences by seed."""
+
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from statistics import fmean
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from mempo_trl.summary import CONFIDENCE, RESAMPLES, Estimate
+
+Run = dict[str, Any]  # what `ablation_run.play` returns
+LAST = 3  # tests that a final score is the mean of
+
+
+class Cells(Mapping[str, list[Run]]):
+    """The runs by cell, in order of their seeds. A cell without runs is not in it."""
+
+    def __init__(self, runs: Iterable[Run]) -> None:
+        self._cells: dict[str, list[Run]] = defaultdict(list)
+        for run in sorted(runs, key=lambda run: (run["job"]["cell"], run["job"]["seed"])):
+            self._cells[run["job"]["cell"]].append(run)
+
+    @classmethod
+    def read(cls, folder: Path) -> "Cells":
+        """The runs in a folder. Raises `ValueError` where there are none."""
+        runs = [json.loads(path.read_text("utf-8")) for path in folder.glob("*.json")]
+        if not runs:
+            raise ValueError(f"there are no runs in {folder}. Run python benchmarks/ablations.py first")
+        return cls(runs)
+
+    def __getitem__(self, cell: str) -> list[Run]:
+        if cell not in self._cells:
+            raise KeyError(cell)
+        return self._cells[cell]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._cells)
+
+    def __len__(self) -> int:
+        return len(self._cells)
+
+    def objectives(self) -> list[int]:
+        """The numbers of objectives that were tested."""
+        return sorted({test["objectives"] for runs in self.values() for run in runs for test in run["tests"]})
+
+    def scores(self, cell: str, context: str, objectives: int, metric: str = "em") -> dict[int, float]:
+        """The final score of each seed."""
+        return {run["job"]["seed"]: final(run, context, objectives, metric) for run in self[cell]}
+
+
+class Difference(NamedTuple):
+    """How a cell differs from another on the seeds that both have."""
+
+    change: Estimate
+    seeds: int
+
+    @property
+    def verdict(self) -> str:
+        """ "higher" or "lower" where there are 3 seeds or more and the interval leaves out 0."""
+        if self.seeds < 3:
+            return "open"
+        if self.change["low"] <= 0 <= self.change["high"]:
+            return "not clearly different"
+        return "higher" if self.change["mean"] > 0 else "lower"
+
+
+def curve(run: Run, context: str, objectives: int, metric: str = "em") -> list[tuple[int, float]]:
+    """A test's values by step."""
+    return [
+        (test["step"], test[metric])
+        for test in run["tests"]
+        if (test["context"], test["objectives"]) == (context, objectives) and metric in test
+    ]
+
+
+def final(run: Run, context: str, objectives: int, metric: str = "em") -> float:
+    """The mean of the last tests; NaN where none has the metric: habits of memories need a memory."""
+    values = [value for _, value in curve(run, context, objectives, metric)[-LAST:]]
+    return fmean(values) if values else float("nan")
+
+
+def before(runs: Iterable[Run], context: str, objectives: int, metric: str = "em") -> float:
+    """The mean over runs of the test before training."""
+    return fmean(curve(run, context, objectives, metric)[0][1] for run in runs)
+
+
+def estimate(values: Iterable[float]) -> Estimate:
+    """The mean over seeds and its bootstrap interval, as `mempo_trl.summary` takes it over questions."""
+    array = np.array(list(values))
+    drawn = np.random.default_rng(0).integers(len(array), size=(RESAMPLES, len(array)))
+    low, high = np.quantile(array[drawn].mean(axis=1), [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
+    return {"mean": float(array.mean()), "low": float(low), "high": float(high)}
+
+
+def difference(cells: Cells, cell: str, other: str, context: str, objectives: int, metric: str = "em") -> Difference:
+    """`cell` - `other`, seed by seed: runs of one seed share the start and the questions."""
+    first, second = (cells.scores(name, context, objectives, metric) for name in (cell, other))
+    shared = sorted(first.keys() & second.keys())
+    if not shared:
+        raise ValueError(f"{cell} and {other} have no seed in common")
+    return Difference(estimate(first[seed] - second[seed] for seed in shared), len(shared))
+
+
+def example_of(runs: Iterable[Run]) -> dict[str, Any] | None:
+    """The first example that a run has kept."""
+    return next((run["example"] for run in runs if run["example"]), None)

@@ -1,0 +1,137 @@
+"""What each choice of MemPO is worth, in the embedded world: a grid of runs on CPU, and the page that reports it.
+
+    python benchmarks/ablations.py                        # the grid, two runs at a time; goes on where it stopped
+    python benchmarks/ablations.py headline threshold     # some of its parts
+    python benchmarks/ablations.py --report               # docs/results.md and its figures, from benchmarks/results/
+    python benchmarks/ablations.py --smoke                # a corner of the grid, end to end, into a temporary folder
+
+Each run is a process of its own with one thread, and one JSON file under benchmarks/results/. A run whose file is there
+is skipped. Runs of one seed start from the same cold start, which is kept in outputs/ablations/.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import ablation_report
+from ablation_run import ROOT, Job
+
+RESULTS = ROOT / "benchmarks" / "results"
+PAGE = ROOT / "docs" / "results.md"
+RUN = Path(__file__).with_name("ablation_run.py")
+
+
+@dataclass(frozen=True)
+class Cell:
+    """Runs that differ in their seed only.
+
+    Attributes:
+        part: the part of the grid that it belongs to.
+        name: of the cell.
+        options: of `MemPOConfig`, over those of world.yaml.
+        noise: rate at which a search misleads.
+        seeds: how many; they are 0, 1, ...
+    """
+
+    part: str
+    name: str
+    options: dict[str, Any] = field(default_factory=dict)
+    noise: float = 0.0
+    seeds: int = 3
+
+    def jobs(self) -> list[Job]:
+        return [Job(self.name, seed, self.options, self.noise) for seed in range(self.seeds)]
+
+
+GRPO, FULL, MEMORY = {"memory_weight": 0.0}, {"context": "full"}, {"context": "memory"}
+GRID = (
+    Cell("headline", "mempo-full", FULL, seeds=5),
+    Cell("headline", "grpo-full", FULL | GRPO, seeds=5),
+    Cell("headline", "mempo-memory", MEMORY, seeds=5),
+    Cell("headline", "grpo-memory", MEMORY | GRPO, seeds=5),
+    Cell("threshold", "threshold-independent", FULL | {"memory_threshold_mode": "independent"}),
+    Cell("threshold", "threshold-none", FULL | {"memory_threshold": None}),
+    Cell("threshold", "threshold-both", FULL | {"memory_threshold_mode": "both"}),
+    Cell("noise", "noise-30-mempo", FULL, noise=0.3),
+    Cell("noise", "noise-30-grpo", FULL | GRPO, noise=0.3),
+    Cell("noise", "noise-10-mempo", FULL, noise=0.1),
+    Cell("noise", "noise-10-grpo", FULL | GRPO, noise=0.1),
+    Cell("baseline", "baseline-none", MEMORY | {"memory_baseline": "none"}),
+    Cell("baseline", "baseline-visible", MEMORY | {"memory_baseline": "visible"}),
+    Cell("options", "weight-0.3", FULL | {"memory_weight": 0.3}),
+    Cell("options", "pool-turn", FULL | {"memory_pool": "turn"}),
+    Cell("options", "floor-0", FULL | {"memory_std_floor": 0.0}),
+    Cell("options", "floor-0.1", FULL | {"memory_std_floor": 0.1}),
+    Cell("options", "temperature-0.7", FULL | {"temperature": 0.7}),
+    Cell("options", "beta-0.001", FULL | {"beta": 0.001}),
+)
+PARTS = tuple(dict.fromkeys(cell.part for cell in GRID))
+
+
+def chains(parts: Sequence[str]) -> list[list[Job]]:
+    """Jobs of some parts of the grid that run one after the other: those of one seed, which share its cold start."""
+    return [
+        [job for cell in GRID if cell.part == part for job in cell.jobs() if job.seed == seed]
+        for part in PARTS
+        if part in parts
+        for seed in range(max(cell.seeds for cell in GRID if cell.part == part))
+    ]
+
+
+def run(chains: Sequence[Sequence[Job]], folder: Path, processes: int = 2) -> int:
+    """Plays the jobs that have no result, `processes` chains at a time. Says how each went; returns how many failed."""
+    with ThreadPoolExecutor(processes) as pool:
+        return sum(pool.map(lambda chain: sum(_failed(job, folder) for job in chain), chains))
+
+
+def _failed(job: Job, folder: Path) -> bool:
+    if job.path(folder).exists():
+        return False
+    # One thread each: two runs side by side use two cores better than one run after the other.
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "TRL_EXPERIMENTAL_SILENCE": "1"}
+    command = [sys.executable, str(RUN), json.dumps(asdict(job)), str(folder)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    failed = done.returncode != 0
+    print(job.cell, job.seed, f"failed:\n{done.stderr[-2000:]}" if failed else "done", flush=True)
+    return failed
+
+
+def smoke(folder: Path) -> int:
+    """GRPO and MemPO, trained in both contexts, for a few steps from a short cold start; and the page."""
+    small = {"max_steps": 3, "max_turns": 4}
+    start = {"objectives": 2, "cold_start": (2,), "cold_steps": 100, "gate": 0.0}
+    tests = {"tests": (2,), "questions": 8, "every": 1}
+    jobs = [replace(job, options=job.options | small, **start, **tests) for job in chains(["headline"])[0]]
+    results = folder / "results"
+    failed = run([jobs[:1]], results) or run([jobs[1:2], jobs[2:]], results)  # the first makes the cold start of all
+    if not failed:
+        ablation_report.write(results, folder / "results.md", folder / "assets")
+        print(folder / "results.md")
+    return failed
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("parts", nargs="*", metavar="part", help=f"{', '.join(PARTS)}; default: all")
+    parser.add_argument("--report", action="store_true", help="write the page and its figures, run nothing")
+    parser.add_argument("--smoke", action="store_true", help="four short runs and their page, in a temporary folder")
+    arguments = parser.parse_args()
+    if unknown := set(arguments.parts) - set(PARTS):
+        parser.error(f"unknown parts {sorted(unknown)}; set some of {', '.join(PARTS)}")
+    if arguments.smoke:
+        return smoke(Path(tempfile.mkdtemp(prefix="ablations-")))
+    failed = 0 if arguments.report else run(chains(arguments.parts or PARTS), RESULTS)
+    ablation_report.write(RESULTS, PAGE, ROOT / "docs" / "assets" / "results")
+    return failed
+
+
+if __name__ == "__main__":
+    sys.exit(main())
