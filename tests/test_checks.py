@@ -85,6 +85,11 @@ def test_this_trl_has_the_hooks():
     check_trl()
 
 
+def test_a_reference_must_be_loadable(tmp_path, model):
+    with pytest.raises(ValueError, match="Set beta=0, or save it"):
+        refuse_combinations(make_config(tmp_path, beta=0.1), model, None, [search], None, None)
+
+
 def test_tags_that_the_tokenizer_breaks_up(tokenizer):
     check_tags(tokenizer)
     vocabulary = {token: index for index, token in enumerate(["[UNK]", "<", ">", "mem", "/", "a"])}

@@ -8,6 +8,7 @@ __version__ = "0.1.0"
 _EXPORTS = {
     "MemPOConfig": "config",
     "MemPOTrainer": "trainer",
+    "MemoryAgent": "agent",
     "MemorySpan": "memory",
     "EncodedAnswer": "memory",
     "encode_answer": "memory",
@@ -21,6 +22,7 @@ __all__ = [
     "EncodedAnswer",
     "MemPOConfig",
     "MemPOTrainer",
+    "MemoryAgent",
     "MemorySpan",
     "encode_answer",
     "find_memory_spans",
@@ -31,6 +33,7 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
+    from .agent import MemoryAgent
     from .config import MemPOConfig
     from .memory import (
         EncodedAnswer,

@@ -9,7 +9,7 @@ import trl
 from accelerate.logging import get_logger
 from datasets import Dataset, IterableDataset
 from peft import PeftModel
-from transformers import PreTrainedTokenizerBase, ProcessorMixin
+from transformers import PreTrainedModel, PreTrainedTokenizerBase, ProcessorMixin
 from trl import GRPOTrainer
 
 from .config import MemPOConfig
@@ -54,7 +54,13 @@ def check_trl(trainer_class: type = GRPOTrainer) -> None:
 
 
 def refuse_combinations(
-    args: MemPOConfig, model: Any, processing_class: Any, tools: Any, environment_factory: Any, rollout_func: Any
+    args: MemPOConfig,
+    model: Any,
+    processing_class: Any,
+    tools: Any,
+    environment_factory: Any,
+    rollout_func: Any,
+    peft_config: Any = None,
 ) -> None:
     """Raises ValueError for arguments of the trainer that exclude each other."""
     if rollout_func is not None:
@@ -65,6 +71,12 @@ def refuse_combinations(
         raise ValueError(
             "MemPO trains agents with several turns: without tools every episode ends at its first one. Pass tools or "
             "environment_factory (see mempo_trl.search.SearchEnvironment)"
+        )
+    # With an adapter the reference is the model without it.
+    if args.beta != 0 and peft_config is None and isinstance(model, PreTrainedModel) and not model.name_or_path:
+        raise ValueError(
+            f"beta={args.beta} needs a reference model, which is loaded again from where the model came from, and this "
+            "one was built in code. Set beta=0, or save it and pass its folder"
         )
     if isinstance(processing_class, ProcessorMixin):
         raise ValueError(

@@ -96,7 +96,7 @@ def evaluate(
     for row, trajectory in zip(rows, agent.run_many(rows, batch_size, seed), strict=True):
         scores.append(score_trajectory(row, trajectory))
         if traces is not None:
-            rewards = {"exact_match": scores[-1].em}
+            rewards = {"em": scores[-1].em}
             write_traces(traces, [trajectory_trace(trajectory, row, agent.context, rewards, tokenizer)])
         on_question(scores[-1])
     return scores

@@ -100,7 +100,7 @@ class MemPOTrainer(ResumableTrainer, GRPOTrainer):
         if args is None:
             name = model if isinstance(model, str) else get_config_model_id(model.config)
             args = MemPOConfig(f"{name.split('/')[-1]}-MemPO")
-        refuse_combinations(args, model, processing_class, tools, environment_factory, rollout_func)
+        refuse_combinations(args, model, processing_class, tools, environment_factory, rollout_func, peft_config)
         refuse_quantized(args, model, quantization_config, peft_config)
         check_dataset(train_dataset, args.answers_column, "train_dataset")
         if eval_dataset is not None:

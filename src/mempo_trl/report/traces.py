@@ -30,7 +30,7 @@ class Turn(TypedDict):
     memory_reward: float | None
     memory_advantage: float | None
     p_mem: float | None  # P(answer | prompt, memory)
-    p_full: float | None  # P(answer | whole history)
+    p_full: float | None  # P(answer | what the memory is compared with: by default the whole history)
     answer_logps_mem: list[float] | None
     answer_logps_full: list[float] | None
     kept: list[bool] | None  # answer tokens that passed the threshold

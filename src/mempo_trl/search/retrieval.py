@@ -1,6 +1,6 @@
 """What finds passages for a query: the protocol, and BM25 on one machine.
 
-`HTTPRetriever` (http.py) is the same protocol over a network.
+`HTTPRetriever` (remote.py) is the same protocol over a network.
 """
 
 import os
