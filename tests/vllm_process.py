@@ -1,0 +1,69 @@
+"""A real `vllm serve` on the CPU, and a way for weights to reach it without CUDA."""
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import requests
+from safetensors.torch import save_file
+from trl.generation.vllm_client import VLLMClient
+
+
+class VLLMProcess:
+    """Serves the model in `folder` on loopback.
+
+    TRL sends weights by NCCL, which needs CUDA. In its place, for tests alone: the served folder gets the weights and
+    the server reads it again. `transfer` installs that in TRL's client.
+    """
+
+    def __init__(self, folder: Path, port: int, max_model_len: int = 1024, dtype: str = "float32"):
+        self.folder, self.port, self.url = folder, port, f"http://127.0.0.1:{port}"
+        self.options = ["--max-model-len", str(max_model_len), "--dtype", dtype]
+        self.process = None
+
+    def start(self, timeout: float = 600) -> None:
+        command = [
+            str(Path(sys.executable).with_name("vllm")), "serve", str(self.folder), "--host", "127.0.0.1", "--port",
+            str(self.port), "--enforce-eager", "--logprobs-mode", "processed_logprobs", "--max-logprobs", "-1",
+            *self.options,
+        ]  # fmt: skip
+        # One thread and no binding to a core: the trainer needs the rest.
+        cpu = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": "1"}
+        with open(self.folder / "server.log", "w") as log:
+            self.process = subprocess.Popen(
+                command, env={**os.environ, "VLLM_SERVER_DEV_MODE": "1", **cpu}, stdout=log, stderr=log
+            )
+        deadline = time.monotonic() + timeout
+        while not self._healthy():
+            if self.process.poll() is not None or time.monotonic() > deadline:
+                self.stop()
+                raise RuntimeError(f"vllm serve did not start:\n{(self.folder / 'server.log').read_text()[-5000:]}")
+            time.sleep(1)
+
+    def _healthy(self) -> bool:
+        try:
+            return requests.get(f"{self.url}/health", timeout=5).ok
+        except requests.RequestException:
+            return False
+
+    def stop(self) -> None:
+        self.process.terminate()
+        try:
+            self.process.wait(60)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+
+    def transfer(self, monkeypatch) -> None:
+        """Lets TRL's client send weights to this server through its folder."""
+
+        def update(client, metadata, named_params):
+            tied = "lm_head.weight"
+            weights = {name: weight.detach().clone().contiguous() for name, weight in named_params if name != tied}
+            save_file(weights, self.folder / "model.safetensors", metadata={"format": "pt"})
+            client._post(f"{client.base_url}/collective_rpc", json={"method": "reload_weights"})
+
+        monkeypatch.setattr(VLLMClient, "init_communicator", lambda client, device: None)
+        monkeypatch.setattr(VLLMClient, "update_named_params", update)
