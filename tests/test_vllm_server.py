@@ -1,8 +1,8 @@
 """What the trainer asks of a vLLM server, and what it says where the server is not there."""
 
 import pytest
-from accelerate import Accelerator
 
+from accelerate import Accelerator
 from fake_vllm import EchoClient, serve
 from helpers import make_config, make_trainer
 from mempo_trl import MemPOTrainer
@@ -77,7 +77,9 @@ def test_without_a_checkpoint_the_error_says_so(tmp_path):
 
 def test_a_context_without_room_for_a_turn_ends_its_episode(tmp_path, model, tokenizer, questions):
     """The server refuses a request whose prompt and longest turn together are over its length."""
-    trainer = make_trainer(tmp_path, model, tokenizer, questions, MemPOTrainer, max_turn_length=100, max_completion_length=450)
+    trainer = make_trainer(
+        tmp_path, model, tokenizer, questions, MemPOTrainer, max_turn_length=100, max_completion_length=450
+    )
     client = EchoClient(tokenizer)
     serve(trainer, client)
     trainer.vllm_mode, client.get_server_info = "server", Client(500).get_server_info

@@ -140,7 +140,9 @@ class Expert:
             The assistant's and the tool's messages in turn; an assistant message's `content` is its whole text.
         """
         rng = random.Random(_hash("expert", row["question_id"]))
-        environment, messages, memory = WorldEnvironment(), [], []
+        environment = WorldEnvironment()
+        messages: list[dict[str, Any]] = []
+        memory: list[str] = []
         environment.reset(**row)
         for number, (person, city) in enumerate(zip(row["people"], row["answers"], strict=True), start=1):
             turn = memory_block(memory) + SEARCH_ACTION.format(number=number, person=person)
