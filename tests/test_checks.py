@@ -2,12 +2,12 @@ import logging
 from types import SimpleNamespace
 
 import pytest
+from accelerate import PartialState
 from peft import LoraConfig
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast, ProcessorMixin
 from trl import GRPOTrainer
 
-from accelerate import PartialState
 from helpers import make_config, make_trainer, search
 from mempo_trl import MemPOTrainer
 from mempo_trl.checks import check_tags, check_trl, refuse_combinations, refuse_quantized, warn_if_truncated

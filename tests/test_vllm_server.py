@@ -1,8 +1,8 @@
 """What the trainer asks of a vLLM server, and what it says where the server is not there."""
 
 import pytest
-
 from accelerate import Accelerator
+
 from fake_vllm import EchoClient, serve
 from helpers import make_config, make_trainer
 from mempo_trl import MemPOTrainer
