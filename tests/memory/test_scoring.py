@@ -62,6 +62,17 @@ def test_batches_respect_the_token_cap():
     assert shapes == [(2, 10), (2, 8)]
 
 
+def test_a_short_row_is_not_padded_to_a_long_one():
+    model = build_model(60)
+    shapes = []
+    model.register_forward_pre_hook(
+        lambda _, args, kwargs: shapes.append(tuple(kwargs["input_ids"].shape)), with_kwargs=True
+    )
+    contexts = [AnswerContext(0, 0, 30), AnswerContext(0, 4, 6), AnswerContext(0, 0, 20)]
+    score_answers(model, PROMPTS[:1], [list(range(30))], ANSWERS[:1], contexts, pad_token_id=0)
+    assert shapes == [(2, 3 + 30 + 2), (1, 3 + 2 + 2)]
+
+
 @pytest.mark.parametrize("contexts", [[], CONTEXTS])
 def test_all_ranks_make_as_many_forwards(contexts):
     model, calls = build_model(60), []

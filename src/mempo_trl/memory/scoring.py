@@ -32,11 +32,14 @@ def evaluation_mode(model: nn.Module) -> Iterator[None]:
 
 
 def _batches(lengths: Sequence[int], max_tokens: int) -> list[list[int]]:
-    """Indices in batches of at most `max_tokens` tokens, padding included, longest rows first; one row at least."""
+    """Indices in batches of at most `max_tokens` tokens, padding included, longest rows first; one row at least.
+
+    A row shorter than half of its batch's longest starts a new one: a memory is not padded to a history.
+    """
     batches: list[list[int]] = []
     width = 0
     for index in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
-        if not batches or (len(batches[-1]) + 1) * width > max_tokens:
+        if not batches or (len(batches[-1]) + 1) * width > max_tokens or 2 * lengths[index] < width:
             batches.append([])
             width = lengths[index]
         batches[-1].append(index)
