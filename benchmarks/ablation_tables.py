@@ -13,9 +13,9 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def shown(value: Estimate, sign: str = "") -> str:
-    """`0.81 [0.78, 0.84]`, or without the interval where one value is all there is."""
+    """`0.81 [0.78, 0.84]`, or without the interval where its ends would read the same, as with one value."""
     numbers = [format(round(value[name], 2) + 0.0, f"{sign}.2f") for name in ("mean", "low", "high")]
-    return numbers[0] if value["low"] == value["high"] else f"{numbers[0]} [{numbers[1]}, {numbers[2]}]"
+    return numbers[0] if numbers[1] == numbers[2] else f"{numbers[0]} [{numbers[1]}, {numbers[2]}]"
 
 
 def present(cells: Cells, labels: dict[str, str]) -> dict[str, str]:

@@ -1,0 +1,197 @@
+"""The ablations: the grid can be run, its scores are what they say, and the page is what the runs give."""
+
+import json
+import random
+import sys
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+import yaml
+
+from docs_pages import ROOT
+from mempo_trl import MemPOConfig
+from mempo_trl.search.world import world_rows
+from mempo_trl.trajectory import Trajectory
+
+sys.path.insert(0, str(ROOT / "benchmarks"))
+
+import ablation_report
+import ablation_run
+import ablations
+from ablation_run import Job
+from ablation_scores import Cells, before, difference, final
+from ablation_tables import scores_table, sentence, shown
+from ablation_world import NoisyRetriever, examples, memory_habits
+
+
+def result(cell, seed, values, context="memory", k=4):
+    """A run whose tests have `values` in one context at k objectives, and half of them elsewhere."""
+    tests = [
+        {"step": step, "objectives": objectives, "context": c, **dict.fromkeys(("em", "memory_fidelity"), score)}
+        for step, value in enumerate(values)
+        for objectives in (4, 8)
+        for c in ("full", "memory")
+        for score in [value if (c, objectives) == (context, k) else value / 2]
+    ]
+    return {"job": asdict(Job(cell, seed)), "tests": tests, "example": {}}
+
+
+# The grid
+
+
+def test_the_options_of_every_cell_are_accepted(tmp_path):
+    world = yaml.safe_load(ablation_run.WORLD.read_text())
+    settings = {name: value for name, value in world.items() if name not in ablation_run.OF_THE_SCRIPT}
+    for cell in ablations.GRID:
+        MemPOConfig(**settings | {"use_cpu": True, "output_dir": str(tmp_path)} | cell.options)
+
+
+def test_every_job_has_a_file_of_its_own_and_one_chain():
+    jobs = [job for chain in ablations.chains(ablations.PARTS) for job in chain]
+    assert len({job.path(Path()) for job in jobs}) == len(jobs) == sum(cell.seeds for cell in ablations.GRID)
+    assert all(len({job.seed for job in chain}) == 1 for chain in ablations.chains(ablations.PARTS))
+
+
+def test_a_job_survives_the_command_line():
+    job = Job("cell", 1, {"memory_threshold": None}, 0.1)
+    again = Job(**json.loads(json.dumps(asdict(job))))
+    assert json.dumps(asdict(again)) == json.dumps(asdict(job))
+
+
+def test_a_run_that_has_a_result_is_skipped_and_a_failure_is_told(tmp_path, monkeypatch, capsys):
+    script = tmp_path / "run.py"
+    script.write_text("import sys; sys.exit('no model')")
+    monkeypatch.setattr(ablations, "RUN", script)
+    done, missing = Job("done", 0), Job("missing", 0)
+    done.path(tmp_path).write_text("{}")
+    assert ablations.run([[done, missing]], tmp_path) == 1
+    said = capsys.readouterr().out
+    assert "missing 0 failed:\nno model" in said
+    assert "done 0" not in said
+
+
+# A noisy tool
+
+
+@pytest.mark.parametrize(("rate", "right"), [(0.0, 400), (0.3, 280), (1.0, 0)])
+def test_half_of_the_misleading_searches_lie_and_half_find_other_people(rate, right):
+    (row,) = world_rows(1)
+    retriever = NoisyRetriever(row["question_id"], rate, random.Random(0))
+    person, city = row["people"][0], row["answers"][0]
+    found = [retriever.search([person], 2)[0] for _ in range(400)]
+    texts = [" ".join(passage.text for passage in passages) for passages in found]
+    true = sum(f"{person} lives in {city}." in text for text in texts)
+    absent = sum(person not in text for text in texts)
+    assert abs(true - right) < 30
+    assert abs(absent - (400 - right) / 2) < 30
+    assert all(len(passages) == 2 for passages in found)
+
+
+# Habits of memories
+
+
+def test_memory_habits():
+    """Of four memories one names a person, one holds a city that no search showed, one has a note too many."""
+    row = {"people": ["Anna", "Omar"]}
+    turns = [
+        "",
+        "<mem>1. Rome</mem>",
+        "<mem>1. Anna; 2. Oslo</mem>",
+        "<mem>1. Lima</mem>",
+        "<mem>1. Rome; 2; 3; 4; 5</mem>",
+    ]
+    messages = []
+    for turn in turns:
+        messages.append({"role": "assistant", "content": turn})
+        messages.append({"role": "tool", "name": "search", "content": "Anna lives in Rome. Omar lives in Oslo."})
+    habits = memory_habits(row, Trajectory([], messages=messages))
+    assert habits == {"copies": 0.25, "guesses": 0.25, "grows": 0.25}
+    assert memory_habits(row, Trajectory([], messages=messages[:2])) is None
+
+
+def test_an_example_holds_the_counted_tokens_and_the_searches_before():
+    turn = {"memory_text": "<mem>1. Rome</mem>", "answer_logps_mem": [-0.1, -1.0], "answer_logps_full": [-0.2, -2.0]}
+    first = {"memory_text": None, "answer_logps_mem": None, "answer_logps_full": None, "tool_results": ["Anna, Rome"]}
+    trace = {
+        "step": 1,
+        "question": "q",
+        "answers": ["Rome"],
+        "answer_tokens": ["Rome", "</answer>"],
+        "answer_mask": [True, False],
+        "turns": [first, turn],
+    }
+    (example,) = examples(trace)
+    assert example["tokens"] == [("Rome", -0.1, -0.2)]
+    assert example["tool_results"] == ["Anna, Rome"]
+
+
+# Scores
+
+
+def test_a_score_is_the_mean_of_the_last_three_tests():
+    run = result("a", 0, [0.0, 0.9, 0.3, 0.6, 0.6])
+    assert final(run, "memory", 4) == pytest.approx(0.5)  # (0.3 + 0.6 + 0.6) / 3
+    assert final(run, "full", 8) == pytest.approx(0.25)
+    assert before([run, result("a", 1, [0.4])], "memory", 4) == pytest.approx(0.2)
+
+
+def test_a_difference_is_taken_by_seed_on_shared_seeds():
+    """Seeds differ far more than cells do: only pairs show that b is better."""
+    cells = Cells(
+        [result("a", seed, [0.2 * seed]) for seed in range(4)]
+        + [result("b", seed, [0.2 * seed + 0.1]) for seed in (3, 1, 2)]
+    )
+    found = difference(cells, "b", "a", "memory", 4)
+    assert (found.seeds, found.verdict) == (3, "higher")
+    assert found.change == pytest.approx({"mean": 0.1, "low": 0.1, "high": 0.1})
+    assert difference(cells, "a", "b", "memory", 4).verdict == "lower"
+    assert sentence(cells, "b", "a", "memory", 4) == "higher (+0.10, 3 seeds)"
+
+
+def test_there_is_no_verdict_on_two_seeds_or_across_zero():
+    cells = Cells([result("a", s, [0.5]) for s in range(3)] + [result("b", s, [0.8]) for s in range(2)])
+    assert difference(cells, "b", "a", "memory", 4).verdict == "open"
+    cells = Cells([result("a", s, [0.5]) for s in range(3)] + [result("b", s, [0.3 + 0.2 * s]) for s in range(3)])
+    assert difference(cells, "b", "a", "memory", 4).verdict == "not clearly different"
+
+
+def test_cells_without_a_shared_seed_are_refused():
+    cells = Cells([result("a", 0, [0.5]), result("b", 1, [0.5])])
+    with pytest.raises(ValueError, match="a and b have no seed in common"):
+        difference(cells, "a", "b", "full", 4)
+
+
+def test_numbers_as_they_are_shown():
+    assert shown({"mean": 0.806, "low": 0.7, "high": 0.9}) == "0.81 [0.70, 0.90]"
+    assert shown({"mean": -0.001, "low": -0.2, "high": 0.1}, "+") == "+0.00 [-0.20, +0.10]"
+
+
+def test_a_table_has_a_row_for_each_cell():
+    cells = Cells([result("a", 0, [0.5]), result("a", 1, [0.7])])
+    row = scores_table(cells, {"a": "the cell"}).splitlines()[-1]
+    assert row == "| the cell | 0.30 [0.25, 0.35] | 0.60 [0.50, 0.70] | 0.30 [0.25, 0.35] | 0.30 [0.25, 0.35] " + (
+        "| 0.60 [0.50, 0.70] | 2 |"
+    )
+
+
+def test_no_runs_no_page(tmp_path):
+    with pytest.raises(ValueError, match=r"there are no runs in .* Run python benchmarks/ablations\.py"):
+        Cells.read(tmp_path)
+
+
+# The page
+
+
+def test_the_page_is_what_the_runs_give():
+    page = ablation_report.text(ablations.RESULTS, Path("assets/results"))
+    assert ablations.PAGE.read_text("utf-8") == page, "run python benchmarks/ablations.py --report"
+
+
+@pytest.mark.slow
+def test_a_corner_of_the_grid_end_to_end(tmp_path):
+    assert ablations.smoke(tmp_path) == 0
+    page = (tmp_path / "results.md").read_text()
+    assert "### Does MemPO beat GRPO?" in page
+    assert {path.name for path in (tmp_path / "assets").iterdir()} == {"headline.svg", "curves.svg"}
+    assert len(list((tmp_path / "results").glob("*.json"))) == 4
