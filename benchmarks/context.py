@@ -24,8 +24,6 @@ from mempo_trl.tools import ToolResult, run_concurrently
 from scoring import SHAPES
 from step import build_trainer, step
 
-SHAPES["tiny"] = (64, 2, 2, 2, 256, 1024)  # about the embedded world's model
-
 
 def trainer_in(context: str, args: argparse.Namespace) -> Any:
     """A trainer with replayed turns, one update for each generation."""
@@ -63,6 +61,11 @@ def print_tools() -> None:
     print(f"64 tool calls of 50 ms in one turn: {time.perf_counter() - start:.3f} s (bar: 0.3)")
 
 
+def print_ratio(name: str, values: dict[str, float]) -> None:
+    full, memory = values["full"], values["memory"]
+    print(f"{name}: full {full:.2f}, memory {memory:.2f}, memory over full x {memory / full:.2f}", flush=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--shape", choices=SHAPES, default="smollm2-135m")
@@ -89,11 +92,9 @@ def main() -> None:
             if repeat:  # the first is a warm-up
                 seconds[context].append(phases["loss and backward"])
     tokens = {c: sum(t._metrics["train"]["step/tokens_forwarded"][-2:]) for c, t in trainers.items()}
-    memory = {context: peak_gib(context, args) for context in CONTEXTS}
-    spent = {context: statistics.median(values) for context, values in seconds.items()}
-    for name, values in (("tokens forwarded", tokens), ("seconds", spent), ("peak GiB", memory)):
-        ratio = values["memory"] / values["full"]
-        print(f"{name}: full {values['full']:.2f}, memory {values['memory']:.2f}, memory over full x {ratio:.2f}")
+    print_ratio("tokens forwarded", tokens)
+    print_ratio("seconds", {context: statistics.median(values) for context, values in seconds.items()})
+    print_ratio("peak GiB", {context: peak_gib(context, args) for context in CONTEXTS})
     return None
 
 

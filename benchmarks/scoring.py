@@ -40,6 +40,7 @@ from mempo_trl.trainer import _fused_log_probs
 
 # hidden size, layers, heads, key-value heads, intermediate size, vocabulary
 SHAPES = {
+    "tiny": (64, 2, 2, 2, 256, 1024),  # about the embedded world's model
     "smollm2-135m": (576, 30, 9, 3, 1536, 49152),
     "qwen2.5-0.5b": (896, 24, 14, 2, 4864, 151936),
     "qwen2.5-1.5b": (1536, 28, 12, 2, 8960, 151936),
