@@ -22,7 +22,7 @@ import torch
 from mempo_trl.context import CONTEXTS
 from mempo_trl.tools import ToolResult, run_concurrently
 from scoring import SHAPES
-from step import build_trainer, step
+from step import CLOCKS, build_trainer, step
 
 
 def trainer_in(context: str, args: argparse.Namespace) -> Any:
@@ -75,6 +75,7 @@ def main() -> None:
     parser.add_argument("--length", type=int, default=2000, help="tokens of a trajectory, at most")
     parser.add_argument("--group", type=int, default=2, help="trajectories of the question; even")
     parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--clock", choices=CLOCKS, default="wall", help="cpu: for a machine that has other work too")
     parser.add_argument("--tools", action="store_true", help="only time the tools")
     parser.add_argument("--only", choices=CONTEXTS, help=argparse.SUPPRESS)
     args = parser.parse_args()
