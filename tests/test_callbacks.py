@@ -33,5 +33,7 @@ def test_traces_hold_what_was_trained_on(tmp_path, model, tokenizer, questions):
 def test_only_so_many_and_so_often(tmp_path, model, tokenizer, questions):
     trainer = make_trainer(tmp_path, model, tokenizer, questions, max_steps=3)
     trainer.add_callback(TraceCallback(trainer, tmp_path / "traces.jsonl", every=2, episodes=3))
+    trainer.add_callback(TraceCallback(trainer, tmp_path / "none.jsonl", every=0))
     trainer.train()
     assert [trace["step"] for trace in read_traces(tmp_path / "traces.jsonl")] == [2, 2, 2]
+    assert not (tmp_path / "none.jsonl").exists()

@@ -96,6 +96,7 @@ def test_the_commands_are_those_that_are_documented():
         (["run", "who?", "--model", "m"], "Name one with --corpus"),
         (["run", "who?", "--model", "m", "--corpus", "x.txt"], "Name it .jsonl or .tsv"),
         (["eval", "--model", "m", "--questions", "odd", "-o", "{tmp}"], "questions 'odd' are unknown"),
+        (["run", "world", "--model", "http://m", "--max-tool-length", "9"], "cannot be held to --max-tool-length"),
         (["view", "{tmp}/none.jsonl"], "No such file"),
         (["plot", "{tmp}/a.png"], "No such file"),
         (["compare", "one"], "Name two or more"),
@@ -147,6 +148,8 @@ def test_run_a_local_model_on_the_embedded_world(model_folder, capsys, tmp_path)
     (episode,) = read_traces(trace)
     assert len(episode["turns"][0]["tokens"]) == 8
     assert episode["stop_reason"] == "truncated"
+    assert main([*argv, "--max-completion-length", "5"]) == 1
+    assert len(list(read_traces(trace))[1]["turns"][0]["tokens"]) == 5
 
 
 def test_run_says_what_the_endpoint_said(corpus, capsys):
@@ -181,6 +184,7 @@ def test_eval_scores_every_combination(evaluated, capsys):
     full, memory = scores[1], scores[3]
     # Three of the four capitals are right.
     assert [s["exact_match"]["mean"] for s in scores] == [0.75] * 4
+    assert [s["em"]["mean"] for s in scores] == [0.75, 0.5, 0.75, 0.5]
     assert [s["exact_match_sum"]["mean"] for s in scores] == [0.75, 1.5, 0.75, 1.5]
     assert full["well_formed"]["mean"] == 1.0
     assert full["stop_reasons"] == {"done": 4}
@@ -205,7 +209,7 @@ def test_the_table_fits_a_terminal(evaluated):
     shown = shown.getvalue()
     assert "…" not in shown  # nothing was cut
     assert shown.count("0.250-1.000") == 4
-    assert details(scores[3]) == "memory, k = 2: done 4"
+    assert details(scores[3]) == "memory, k = 2: em 0.500; done 4"
 
 
 def test_an_evaluation_with_other_settings_needs_another_folder(evaluated, capsys):

@@ -17,7 +17,7 @@ class TraceCallback(TrainerCallback):
     Args:
         trainer: where the episodes are from; the main process writes its own.
         path: a JSONL file, see `report.traces`.
-        every: write every so many steps.
+        every: write every so many steps; 0 for never.
         episodes: at most so many of a batch; None for all.
     """
 
@@ -34,6 +34,7 @@ class TraceCallback(TrainerCallback):
         if (
             record is None
             or record is self._written
+            or not self.every
             or state.global_step % self.every
             or not state.is_world_process_zero
         ):

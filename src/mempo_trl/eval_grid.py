@@ -22,7 +22,7 @@ from .trajectory import Trajectory
 from .turns import find_turns
 
 EPISODES, SETTINGS, SUMMARY = "episodes.jsonl", "settings.json", "summary.json"
-SUMMARY_VERSION = 1
+SUMMARY_VERSION = 2
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class EvaluationFolder:
         self.path, self.settings = Path(path), dict(settings)
         self.path.mkdir(parents=True, exist_ok=True)
         file = self.path / SETTINGS
-        if file.exists():
+        if file.exists() and self.episodes.exists():
             old = json.loads(file.read_text("utf-8"))
             changed = [key for key in self.settings | old if old.get(key) != self.settings.get(key)]
             if changed:
@@ -108,7 +108,9 @@ def read_summary(path: str | Path) -> list[Score]:
     path = Path(path) / SUMMARY if Path(path).is_dir() else Path(path)
     content = json.loads(path.read_text("utf-8"))
     if not isinstance(content, dict) or content.get("schema_version") != SUMMARY_VERSION or "scores" not in content:
-        raise ValueError(f"{path} is no summary of mempo eval, version {SUMMARY_VERSION}")
+        raise ValueError(
+            f"{path} is no summary of mempo eval, version {SUMMARY_VERSION}. The same mempo eval writes it"
+        )
     return content["scores"]
 
 

@@ -32,7 +32,7 @@ class QuestionScore:
 
     Attributes:
         objectives: questions in the row, k.
-        em: 1.0 if every objective is answered exactly, else 0.0.
+        em: 1.0 if every objective is answered exactly, else 0.0. (`exact_match` is a mean over objectives.)
         f1: mean over the objectives.
         memory_fidelity: share of the gold answers that the last closed memory holds; 0 without one.
         total_tokens: that the model read or wrote, summed over the turns.
@@ -59,6 +59,7 @@ class Evaluation:
 
     @classmethod
     def of(cls, scores: Sequence[QuestionScore]) -> "Evaluation":
+        """The means of `scores`; a `ValueError` without any."""
         if not scores:
             raise ValueError("there is nothing to average: no question was played")
         return cls(**{name: fmean(getattr(score, name) for score in scores) for name in cls.__dataclass_fields__})

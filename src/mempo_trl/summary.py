@@ -27,14 +27,15 @@ class Score(TypedDict):
     objectives: int
     questions: int
     episodes: int
+    em: Estimate  # share of episodes with every objective right
     exact_match: Estimate  # mean over objectives
     f1: Estimate
     exact_match_sum: Estimate  # sum over objectives, as MEM1 reports it
     f1_sum: Estimate
     well_formed: Estimate  # share of episodes in MemPO's format
     total_tokens: Estimate  # all that was read and written, in the model's tokens
-    peak_tokens: Estimate  # the longest that context and turn together were; over all episodes
-    mem1_peak_tokens: float | None  # without the prompt, over episodes with a right answer, as MEM1's code averages it
+    peak_tokens: Estimate  # the longest that context and turn together were in an episode; over all episodes
+    mem1_peak_tokens: float | None  # without the prompt; over episodes with an objective right, as in MEM1's code
     turns: Estimate
     tool_calls: Estimate
     memory_tokens: float | None  # of a closed memory, tags included; None where tokens are not known
@@ -57,12 +58,13 @@ class Difference(NamedTuple):
 
 
 _REWARDS = ("exact_match", "f1", "exact_match_sum", "f1_sum", "well_formed")
-METRICS = (*_REWARDS, "total_tokens", "peak_tokens", "turns", "tool_calls")
+METRICS = ("em", *_REWARDS, "total_tokens", "peak_tokens", "turns", "tool_calls")
 
 
 def episode_metrics(trace: Trace) -> dict[str, float]:
     """The numbers of one episode, by the names in `METRICS`."""
     return {
+        "em": float(trace["rewards"]["exact_match"] == 1.0),
         **{name: trace["rewards"][name] for name in _REWARDS},
         "total_tokens": trace["total_tokens"],
         "peak_tokens": trace["peak_tokens"],

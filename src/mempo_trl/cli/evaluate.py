@@ -58,8 +58,8 @@ def add_commands(commands: Any) -> None:
 
 # What the scores depend on: an evaluation that goes on must have it as it was.
 SETTINGS = (
-    "model", "served_model", "questions", "corpus", "top_k", "temperature", "top_p", "max_turn_length", "max_turns",
-    "context_turns",
+    "model", "served_model", "questions", "corpus", "top_k", "temperature", "top_p", "max_turn_length",
+    "max_tool_length", "max_completion_length", "max_turns", "context_turns",
 )  # fmt: skip
 
 
@@ -158,9 +158,9 @@ def number(value: float, sign: str = "") -> str:
 
 
 def details(score: "Score") -> str:
-    """How episodes ended, and what their memories were, in one line."""
+    """How many had every answer, how episodes ended, and what their memories were, in one line."""
     reasons = ", ".join(f"{reason} {count}" for reason, count in score["stop_reasons"].items())
-    line = f"{score['context']}, k = {score['objectives']}: {reasons}"
+    line = f"{score['context']}, k = {score['objectives']}: em {number(score['em']['mean'])}; {reasons}"
     if score["memory_tokens"] is not None:
         line += f"; a memory has {score['memory_tokens']:.0f} tokens"
     probabilities = [p for p in score["answer_probability"] if p is not None]

@@ -53,6 +53,10 @@ def add_model_options(parser: argparse.ArgumentParser, required: bool = True) ->
     model.add_argument("--temperature", type=float, default=1.0, help="default: 1, as in training; 0 is greedy")
     model.add_argument("--top-p", type=float, default=1.0, help="default: 1")
     model.add_argument("--max-turn-length", type=int, default=1024, help="most tokens of a turn; default: 1024")
+    model.add_argument("--max-tool-length", type=int, help="most tokens of a tool result; default: 1024")
+    model.add_argument(
+        "--max-completion-length", type=int, help="most tokens of an episode, without the prompt; default: 8192"
+    )
     model.add_argument("--max-turns", type=int, default=16, help="most turns of an episode; default: 16")
     model.add_argument("--context-turns", type=int, default=1, help="past turns seen in memory context; default: 1")
     model.add_argument("--top-k", type=int, default=3, help="passages for each search; default: 3")
@@ -104,13 +108,22 @@ def make_agent(
     from ..endpoints import Sampling
     from ..rollout import TurnLimits
 
+    budgets = {name: getattr(args, name) for name in ("max_tool_length", "max_completion_length")}
+    budgets = {name: value for name, value in budgets.items() if value is not None}
+    if budgets and tokenizer is None:
+        options = " and ".join("--" + name.replace("_", "-") for name in budgets)
+        raise ValueError(
+            f"{args.model} is asked with messages, whose tokens are not known here: it cannot be held to {options}. "
+            "Leave that out, or ask a vLLM server with --tokenizer"
+        )
+
     return MemoryAgent(
         model,
         tokenizer,
         context=context,
         environment_factory=environment_factory,
         context_turns=args.context_turns,
-        limits=TurnLimits(max_turns=args.max_turns),
+        limits=TurnLimits(max_turns=args.max_turns, **budgets),
         sampling=Sampling(args.temperature, args.top_p, args.max_turn_length),
     )
 

@@ -36,7 +36,9 @@ class TrainArguments:
     )
     count: int | None = field(default=None, metadata={"help": "most questions; default: all"})
     passages: int = field(default=3, metadata={"help": "passages that a search finds"})
-    trace_every: int = field(default=20, metadata={"help": "steps between two batches in OUTPUT_DIR/traces.jsonl"})
+    trace_every: int = field(
+        default=20, metadata={"help": "steps between two batches in OUTPUT_DIR/traces.jsonl; 0 for none"}
+    )
 
 
 def add_commands(commands: Any) -> None:
