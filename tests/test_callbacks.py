@@ -15,6 +15,7 @@ def test_traces_hold_what_was_trained_on(tmp_path, model, tokenizer, questions):
     record = trainer.last_rollout
     for row, (trace, episode) in enumerate(zip(traces, record.episodes, strict=True)):
         assert trace["stop_reason"] == episode.stop_reason
+        assert [tool["function"]["name"] for tool in trace["tools"]] == list(episode.tools)
         assert trace["reward"] == pytest.approx(sum(values[row].item() for values in record.rewards.values()))
         spans = find_turns(episode.mask)
         assert len(trace["turns"]) == len(spans)

@@ -21,6 +21,7 @@ from mempo_trl.search import BM25Retriever, Passage, SearchEnvironment, build_pr
 from mempo_trl.search.expert import gold_conversation
 from mempo_trl.search.rewards import is_well_formed, mempo_outcome_reward
 from mempo_trl.search.world import WorldEnvironment, world_rows
+from mempo_trl.tools import tool_schemas
 from mempo_trl.tracing import trajectory_trace
 
 PASSAGES = [
@@ -167,7 +168,7 @@ def chat(tokenizer):
 @pytest.fixture
 def trace(environment_factory):
     ((row, trajectory),) = expert_trajectories([ROW], environment_factory)
-    return trajectory_trace(trajectory, row, "memory")
+    return json.loads(json.dumps(trajectory_trace(trajectory, row, "memory")))
 
 
 def counted(row):
@@ -176,7 +177,7 @@ def counted(row):
 
 def test_memory_rows_have_one_turn_each_and_what_it_will_see(chat, trace, environment_factory):
     tools, tokenizer = [environment_factory().search], chat.tokenizer
-    rows = sft_rows(trace, chat, tools, "memory")
+    rows = sft_rows(trace, chat, "memory")
     prompt = chat.prompt_ids(trace["messages"], tools)
     turns = [[*tokenizer.encode(turn["text"]), tokenizer.eos_token_id] for turn in trace["turns"]]
     results = [
@@ -191,9 +192,8 @@ def test_memory_rows_have_one_turn_each_and_what_it_will_see(chat, trace, enviro
     assert [counted(row) for row in rows] == turns
 
 
-def test_a_full_row_counts_each_turn_once(chat, trace, environment_factory):
-    tools = [environment_factory().search]
-    memory, (full,) = (sft_rows(trace, chat, tools, context) for context in ("memory", "full"))
+def test_a_full_row_counts_each_turn_once(chat, trace):
+    memory, (full,) = (sft_rows(trace, chat, context) for context in ("memory", "full"))
     assert counted(full) == [i for row in memory for i in counted(row)]
     text = chat.tokenizer.decode(full["input_ids"])
     assert text.endswith("</answer><|im_end|>")
@@ -207,24 +207,42 @@ def test_rows_are_what_the_agent_sees(chat, trace, environment_factory, model):
     model.generate = ScriptedGenerate(chat.tokenizer, [turn["text"] for turn in trace["turns"]])
     agent = MemoryAgent(model, chat.tokenizer, environment_factory=environment_factory)
     episode = agent.run(ROW).episode
-    rows = sft_rows(trace, chat, [environment_factory().search], "memory")
+    rows = sft_rows(trace, chat, "memory")
     given = [call[0] for call in model.generate.given]
     assert given == [row["input_ids"][: -sum(row["assistant_masks"])] for row in rows]
-    (full,) = sft_rows(trace, chat, [environment_factory().search], "full")
+    (full,) = sft_rows(trace, chat, "full")
     assert episode.prompt_ids + episode.completion_ids == full["input_ids"]
     assert visible_context(episode.prompt_ids, [], [], "full") == given[0]
 
 
-def test_a_last_turn_whose_call_was_not_made(chat, trace, environment_factory):
+def test_the_tools_are_those_of_the_trace(chat, trace):
+    def look_up(word: str) -> str:
+        """
+        Looks up a word.
+
+        Args:
+            word: The word.
+        """
+
+    other = {**trace, "tools": tool_schemas({"look_up": look_up})}
+    (full,) = sft_rows(other, chat, "full")
+    prompt = chat.prompt_ids(trace["messages"], [look_up])
+    assert full["input_ids"][: len(prompt)] == prompt
+    del other["tools"]
+    with pytest.raises(ValueError, match="does not say which tools"):
+        sft_rows(other, chat)
+
+
+def test_a_last_turn_whose_call_was_not_made(chat, trace):
     cut = {**trace, "turns": [{**trace["turns"][0], "tool_results": []}]}
-    (full,) = sft_rows(cut, chat, [environment_factory().search], "full")
+    (full,) = sft_rows(cut, chat, "full")
     assert sum(full["assistant_masks"]) == len(chat.tokenizer.encode(trace["turns"][0]["text"])) + 1
 
 
-def test_trl_trains_on_the_turns_alone(chat, trace, environment_factory, model, tmp_path):
+def test_trl_trains_on_the_turns_alone(chat, trace, model, tmp_path):
     from trl import SFTConfig, SFTTrainer
 
-    rows = sft_rows(trace, chat, [environment_factory().search], "full")
+    rows = sft_rows(trace, chat, "full")
     config = SFTConfig(str(tmp_path), use_cpu=True, report_to="none", max_length=None, disable_tqdm=True)
     trainer = SFTTrainer(model, config, train_dataset=Dataset.from_list(rows), processing_class=chat.tokenizer)
     (batch,) = trainer.get_train_dataloader()

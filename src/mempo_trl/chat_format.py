@@ -39,8 +39,10 @@ class ChatFormat:
         self.chat_template = None if preserving else templates.get_training_chat_template(tokenizer)
         self.suffix_ids = partial(tool_suffix_ids, tokenizer, chat_template=self.chat_template)
 
-    def prompt_ids(self, messages: list[dict[str, Any]], tools: Sequence[Callable[..., Any]]) -> list[int]:
-        """The ids of a prompt with the tools' schemas, ending with the assistant header."""
+    def prompt_ids(
+        self, messages: list[dict[str, Any]], tools: Sequence[Callable[..., Any] | dict[str, Any]]
+    ) -> list[int]:
+        """The ids of a prompt with its tools (functions or their JSON schemas), ending with the assistant header."""
         return self.tokenizer.apply_chat_template(
             messages,
             tools=list(tools),

@@ -6,12 +6,10 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from transformers.utils import get_json_schema
-
 from .context import visible_start
 from .endpoints import ChatReply
 from .rollout import LAST_TURN_NOTE, TurnLimits, is_done
-from .tools import call_tool, run_concurrently
+from .tools import call_tool, run_concurrently, tool_schemas
 from .trajectory import TOOL_CALL, Message, Trajectory, TurnTokens, read_tool_calls
 from .turns import find_turns
 
@@ -36,7 +34,7 @@ class ChatLoop:
     def run(self, trajectory: Trajectory, on_message: Callable[[Message], None] | None = None) -> None:
         """Plays `trajectory` to its end, in place, and tells of each message as soon as it is there."""
         tell = on_message or (lambda message: None)
-        schemas = [get_json_schema(tool) for tool in trajectory.tools.values()]
+        schemas = tool_schemas(trajectory.tools)
         while trajectory.stop_reason is None:
             reply = self.complete([to_wire(message) for message in self.visible(trajectory)], schemas)
             self._add_turn(trajectory, reply)

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from .agent import MemoryAgent
-from .chat_format import ChatFormat
+from .chat_format import ChatFormat, environment_tools
 from .context import visible_context
 from .report.traces import Trace, Turn, read_traces, write_traces
 from .search.environment import SearchEnvironment
@@ -37,6 +37,7 @@ def expert_trajectories(
     Raises:
         `ValueError`: a row has neither.
     """
+    tools = {tool.__name__: tool for tool in environment_tools(environment_factory())}
     for row in rows:
         if "people" in row:
             messages: Any = CAREFUL.trace(row)
@@ -47,7 +48,7 @@ def expert_trajectories(
                 f"question {row.get('question_id')!r} has no gold searches (column decomposition). Use a teacher, or "
                 "FanOutQA or HotpotQA"
             )
-        yield row, messages and recorded_trajectory(row["prompt"], messages)
+        yield row, messages and recorded_trajectory(row["prompt"], messages, tools)
 
 
 def teacher_trajectories(
@@ -105,11 +106,7 @@ def write_demonstrations(
 
 
 def sft_rows(
-    trace: Trace,
-    chat: ChatFormat,
-    tools: Sequence[Callable[..., Any]],
-    context: str = "memory",
-    context_turns: int = 1,
+    trace: Trace, chat: ChatFormat, context: str = "memory", context_turns: int = 1
 ) -> list[dict[str, list[int]]]:
     """The rows of TRL's `SFTTrainer` that teach the turns of one trace, under the context that they will see.
 
@@ -118,13 +115,20 @@ def sft_rows(
     it (method.md, section 6).
 
     Args:
-        trace: its prompt, its turns' texts and tool results are used.
+        trace: its prompt, the schemas of its tools, its turns' texts and tool results are used.
         chat: renders them.
-        tools: whose schemas the prompt holds.
         context: "full" or "memory".
         context_turns: past turns that the "memory" context keeps.
+
+    Raises:
+        `ValueError`: the trace does not say which tools there were.
     """
-    prompt = chat.prompt_ids(trace["messages"], tools)
+    if "tools" not in trace:
+        raise ValueError(
+            f"the trace of question {trace['question_id']!r} does not say which tools its prompt showed. Write the "
+            "file again with this mempo-trl"
+        )
+    prompt = chat.prompt_ids(trace["messages"], trace["tools"])
     ids: list[int] = []
     mask: list[int] = []
     rows = []

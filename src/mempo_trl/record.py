@@ -12,6 +12,7 @@ from .memory.judgement import JudgedMemories
 from .memory.spans import token_pieces
 from .report.traces import SCHEMA_VERSION, Trace, Turn
 from .rollout import Episode
+from .tools import tool_schemas
 from .turns import find_turns
 
 
@@ -63,6 +64,7 @@ class RolloutRecord:
             "rewards": {name: value for name, value in rewards.items() if value is not None},
             "outcome_advantage": self.outcome_advantages[row].item(),
             "messages": prompt,
+            "tools": tool_schemas(episode.tools),
             "prompt_tokens": len(episode.prompt_ids),
             "total_tokens": episode.total_tokens,
             "peak_tokens": episode.peak_tokens,

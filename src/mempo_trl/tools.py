@@ -9,12 +9,19 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from transformers.utils import get_json_schema
+
 
 class ToolResult(NamedTuple):
     """What the model is told. `failed`: the tool was unknown, raised, was called wrongly or did not end in time."""
 
     text: str
     failed: bool = False
+
+
+def tool_schemas(tools: Mapping[str, Callable[..., Any]]) -> list[dict[str, Any]]:
+    """The JSON schemas of tools by name, as a prompt shows them."""
+    return [get_json_schema(tool) for tool in tools.values()]
 
 
 def call_tool(

@@ -1,10 +1,11 @@
 """From what an agent did to one line of a trace file."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from .memory.spans import find_memory_spans, token_pieces
 from .report.traces import SCHEMA_VERSION, Trace, Turn
+from .tools import tool_schemas
 from .trajectory import Message, Trajectory, TurnTokens, read_tool_calls
 from .turns import find_turns
 
@@ -41,6 +42,7 @@ def trajectory_trace(
         "rewards": dict(rewards or {}),
         "outcome_advantage": None,
         "messages": trajectory.prompt,
+        "tools": tool_schemas(trajectory.tools),
         "prompt_tokens": trajectory.turn_tokens[0].context if trajectory.turn_tokens else 0,
         "total_tokens": trajectory.total_tokens,
         "peak_tokens": trajectory.peak_tokens,
@@ -102,7 +104,9 @@ def _tokens(
     return [token_pieces(tokenizer, episode.completion_ids[start:end]) for start, end in turns], memories
 
 
-def recorded_trajectory(prompt: list[Message], messages: list[Message]) -> Trajectory:
+def recorded_trajectory(
+    prompt: list[Message], messages: list[Message], tools: Mapping[str, Callable[..., Any]]
+) -> Trajectory:
     """A trajectory that was written, not played: nothing is known of its tokens."""
     turns = sum(message["role"] == "assistant" for message in messages)
-    return Trajectory(prompt, messages=messages, turn_tokens=[TurnTokens(0, 0)] * turns, stop_reason="done")
+    return Trajectory(prompt, tools, messages=messages, turn_tokens=[TurnTokens(0, 0)] * turns, stop_reason="done")

@@ -6,11 +6,9 @@ from typing import TYPE_CHECKING, Any
 from datasets import Dataset
 from transformers import AutoTokenizer
 
-from ..agent import environment_tools
 from ..chat_format import ChatFormat
 from ..demonstrations import sft_rows
 from ..report.traces import read_traces
-from ..search.world import WorldEnvironment
 from .training import SFTArguments
 
 if TYPE_CHECKING:
@@ -27,9 +25,9 @@ def trace_dataset(script: SFTArguments, tokenizer: Any, max_length: int | None) 
     Raises:
         `ValueError`: no row is left.
     """
-    chat, tools = ChatFormat(tokenizer), environment_tools(WorldEnvironment())
+    chat = ChatFormat(tokenizer)
     traces = [trace for trace in read_traces(script.traces) if (trace["reward"] or 0.0) >= script.min_reward]
-    rows = [row for trace in traces for row in sft_rows(trace, chat, tools, script.context, script.context_turns)]
+    rows = [row for trace in traces for row in sft_rows(trace, chat, script.context, script.context_turns)]
     fitting = [row for row in rows if max_length is None or len(row["input_ids"]) <= max_length]
     if len(fitting) < len(rows):
         longest = max(len(row["input_ids"]) for row in rows)

@@ -4,7 +4,7 @@ import json
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, BinaryIO, TypedDict, cast
+from typing import Any, BinaryIO, NotRequired, TypedDict, cast
 
 SCHEMA_VERSION = 1
 
@@ -53,6 +53,7 @@ class Trace(TypedDict):
     rewards: dict[str, float]  # by reward function
     outcome_advantage: float | None
     messages: list[dict[str, Any]]  # the prompt
+    tools: NotRequired[list[dict[str, Any]]]  # JSON schemas of what the model could call
     prompt_tokens: int
     total_tokens: int
     peak_tokens: int
