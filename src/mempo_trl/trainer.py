@@ -21,6 +21,7 @@ from .checks import (
 )
 from .config import MemPOConfig
 from .context import forward_by_turn, is_single_turn, visible_start
+from .hub import HubTrainer
 from .memory import encode_answer, find_memory_spans
 from .memory.advantages import memory_advantages, token_advantages
 from .memory.engine import AnswerScorer
@@ -40,7 +41,7 @@ def _fused_log_probs(model: Any, inputs: dict[str, Any], labels: Tensor) -> Tens
     return model(**inputs, shift_labels=labels, fused_lm_head=True).log_probs
 
 
-class MemPOTrainer(ResumableTrainer, GRPOTrainer):
+class MemPOTrainer(ResumableTrainer, HubTrainer, GRPOTrainer):
     """
     Trainer for Self-Memory Policy Optimization (MemPO, https://huggingface.co/papers/2603.00680).
 
@@ -57,7 +58,8 @@ class MemPOTrainer(ResumableTrainer, GRPOTrainer):
       `context="memory"`.
 
     The loss, its clipping, KL, masks and normalisers, vLLM, PEFT, logging, checkpoints and the Hub are inherited;
-    `ResumableTrainer` adds to a checkpoint what a resumed run needs to go on as if it had never stopped.
+    `ResumableTrainer` adds to a checkpoint what a resumed run needs to go on as if it had never stopped, `HubTrainer`
+    adds the run to its model card and keeps failed uploads from ending it.
 
     The arguments are those of [`~trl.GRPOTrainer`], with `args` a [`MemPOConfig`], `tools` or `environment_factory`
     required, and a dataset with the columns `prompt` (messages) and `answers` (a list of strings).
