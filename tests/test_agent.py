@@ -386,6 +386,30 @@ def test_turn_limits_of_a_chat(environment_factory):
         assert chat_agent(server, environment_factory).run("q").stop_reason == "truncated"
 
 
+def test_lone_surrogates_reach_no_endpoint():
+    def look_up(word: str) -> str:
+        """
+        Looks up a word.
+
+        Args:
+            word: The word.
+        """
+        return f"{word} \ud800"
+
+    calls = [
+        {"id": "1", "type": "function", "function": {"name": name, "arguments": '{"word": "\\udfff"}'}}
+        for name in ("look_up", "\ud800")
+    ]
+    script = iter([chat("<mem>\ud800</mem>", tool_calls=calls), chat("<answer>x</answer>")])
+    with serve(lambda path, body: next(script)) as server:
+        endpoint = ChatEndpoint(server.url, "gpt", retries=0)
+        trajectory = MemoryAgent(endpoint, tools=[look_up]).run("q")
+    assert trajectory.error is None
+    turn, found, unknown = bodies(server)[1]["messages"][-3:]
+    assert (turn["content"], found["content"]) == ("<mem>?</mem>", "? ?")
+    assert "no tool '?'" in unknown["content"]
+
+
 def test_arguments_that_are_no_json_reach_the_model_as_an_error(environment_factory):
     call = {"id": "1", "type": "function", "function": {"name": "search", "arguments": '{"query": '}}
     script = iter([chat("", tool_calls=[call]), chat("<answer>x</answer>")])

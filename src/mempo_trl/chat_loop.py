@@ -8,7 +8,7 @@ from typing import Any
 
 from .context import visible_start
 from .endpoints import ChatReply
-from .rollout import LAST_TURN_NOTE, TurnLimits, is_done
+from .rollout import LAST_TURN_NOTE, TurnLimits, is_done, valid_unicode
 from .tools import call_tool, run_concurrently, tool_schemas
 from .trajectory import TOOL_CALL, Message, Trajectory, TurnTokens, read_tool_calls
 from .turns import find_turns
@@ -24,7 +24,8 @@ class ChatLoop:
         complete: what writes the turns. An error that it raises leaves the trajectory as it is.
         context: "full" or "memory".
         context_turns: past turns that the "memory" context keeps.
-        limits: of them `max_turns`, `tool_timeout` and `tool_concurrency` hold here.
+        limits: of them `max_turns`, `tool_timeout` and `tool_concurrency` hold here. Those in tokens do not: how many
+            tokens a tool result has is known to the endpoint alone.
     """
 
     def __init__(self, complete: Complete, context: str, context_turns: int, limits: TurnLimits) -> None:
@@ -57,7 +58,7 @@ class ChatLoop:
         calls = reply.tool_calls or read_tool_calls(reply.text)
         calls = [_parsed(call, f"call_{number}_{index}") for index, call in enumerate(calls)]
         blocks = [f"<tool_call>\n{json.dumps(call['function'])}\n</tool_call>" for call in calls]
-        text = "\n".join([reply.text, *blocks]).lstrip() if reply.tool_calls else reply.text
+        text = valid_unicode("\n".join([reply.text, *blocks]).lstrip() if reply.tool_calls else reply.text)
         message: Message = {"role": "assistant", "content": text}
         trajectory.messages.append({**message, "tool_calls": calls} if calls else message)
         trajectory.turn_tokens.append(TurnTokens(reply.prompt_tokens, reply.completion_tokens))
@@ -82,7 +83,12 @@ class ChatLoop:
         trajectory.tool_calls += len(results)
         trajectory.tool_failures += sum(result.failed for result in results)
         messages = [
-            {"role": "tool", "tool_call_id": call["id"], "name": call["function"]["name"], "content": result.text}
+            {
+                "role": "tool",
+                "tool_call_id": call["id"],
+                "name": call["function"]["name"],
+                "content": valid_unicode(result.text),
+            }
             for call, result in zip(calls, results, strict=True)
         ]
         if len(trajectory.turn_tokens) == self.limits.max_turns - 1:
@@ -97,7 +103,7 @@ def _parsed(call: Mapping[str, Any], default_id: str) -> Message:
     if isinstance(arguments, str):
         with suppress(ValueError):  # stays text: the tool's result tells the model what is wrong
             arguments = json.loads(arguments)
-    function = {"name": function["name"], "arguments": arguments}
+    function = {"name": valid_unicode(str(function["name"])), "arguments": arguments}
     return {"id": call.get("id") or default_id, "type": "function", "function": function}
 
 

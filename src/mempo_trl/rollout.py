@@ -12,6 +12,7 @@ from trl import GRPOTrainer
 from trl.chat_template_utils import parse_response
 
 from .context import visible_context
+from .search.environment import escape
 from .tools import ToolResult, call_tool, run_concurrently
 from .turns import find_turns
 
@@ -156,6 +157,8 @@ class TurnLoop:
         self.tokenizer = tokenizer
         self.generate = generate
         self.eos_token_ids = frozenset(eos_token_ids)
+        special = {id for id, token in tokenizer.added_tokens_decoder.items() if token.special}
+        self._special_ids = special - {tokenizer.unk_token_id}
         self.context = context
         self.context_turns = context_turns
         self.limits = limits or TurnLimits()
@@ -239,13 +242,19 @@ class TurnLoop:
     def _tool_message(self, call: Mapping[str, Any], result: ToolResult) -> dict[str, Any]:
         limit = self.limits.max_tool_length
         # No vocabulary packs more than a few dozen characters in a token: what is beyond need not be encoded.
-        text = valid_unicode(result.text[: 64 * limit])
+        text = self._plain(result.text[: 64 * limit])
         ids = self.tokenizer.encode(text, add_special_tokens=False)
         if len(ids) > limit:
             text = self.tokenizer.decode(ids[:limit])
-        if len(text) < len(result.text):
+        if len(ids) > limit or len(result.text) > 64 * limit:
             text += CUT_MARKER
-        return {"role": "tool", "name": valid_unicode(call.get("function", call)["name"]), "content": text}
+        return {"role": "tool", "name": self._plain(call.get("function", call)["name"]), "content": text}
+
+    def _plain(self, text: str) -> str:
+        """`text` as the chat template can take it: valid Unicode, in which nothing is encoded as a special token."""
+        text = valid_unicode(text)
+        ids = self.tokenizer.encode(text, add_special_tokens=False)
+        return text if self._special_ids.isdisjoint(ids) else escape(text)
 
     def _append_results(self, episode: Episode, messages: list[dict[str, Any]]) -> None:
         """Appends tool results if the episode and the engine have room for them and for one more token."""
