@@ -16,6 +16,12 @@ from .tools import tool_schemas
 from .turns import find_turns
 
 
+def plain_messages(messages: list[dict[str, Any]]) -> list[dict[str, str]]:
+    """Roles and texts alone, for tables of completions: the arguments of tool calls, which are in a turn's text as
+    well, have a type in each call that Parquet and W&B refuse to mix in a column."""
+    return [{"role": message["role"], "content": message["content"]} for message in messages]
+
+
 @dataclass
 class RolloutRecord:
     """The B trajectories of this rank's last generation batch, and their credit.

@@ -29,7 +29,7 @@ from .memory.judgement import JudgedMemories, judge_memories
 from .memory.shared import CompletionLogps
 from .metrics import episode_metrics, masked_fraction, memory_metrics
 from .quantized import keep_differentiable
-from .record import RolloutRecord
+from .record import RolloutRecord, plain_messages
 from .resume import ResumableTrainer
 from .rollout import Episode, TurnLimits, TurnLoop
 from .turns import find_turns
@@ -253,7 +253,8 @@ class MemPOTrainer(ResumableTrainer, HubTrainer, GRPOTrainer):
         self._memories = self._judged_early or self._judge_memories()
         self._judged_early = None
         self._log_completion_extra("stop_reason", [episode.stop_reason for episode in self._episodes])
-        self._log_completion_extra("memory_rewards", self._memories.rewards.tolist())
+        texts = [", ".join(f"{reward:.3g}" for reward in row) for row in self._memories.rewards.tolist()]
+        self._log_completion_extra("memory_rewards", texts)
         for name, values in episode_metrics(self._episodes, self._memories).items():
             for value in values:
                 self._log_metric(name, value)
@@ -306,6 +307,9 @@ class MemPOTrainer(ResumableTrainer, HubTrainer, GRPOTrainer):
         self._old_logps_due = self._scoring_gives_old_logps()
         mode = "train" if self.model.training else "eval"
         output = super()._generate_and_score_completions(inputs)
+        logged = self._logs["completion"]
+        for row in range(len(logged)):
+            logged[row] = plain_messages(logged[row])
         group_size = self.num_generations if mode == "train" else self.num_generations_eval
         memories, args = self._memories, self.args
         table = torch.stack([memories.rewards, memories.p_mem, memories.p_full], dim=-1)  # (B, T, 3)
