@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
 import httpx2
+import psutil
 import pytest
 
 pytest.importorskip("starlette")
@@ -183,8 +184,11 @@ def test_clients_recover_from_a_killed_server(retriever, tmp_path):
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     command = [sys.executable, "-m", "mempo_trl.cli", "serve-retriever", str(tmp_path / "index"), "--port", str(port)]
-    client = HTTPRetriever(f"http://127.0.0.1:{port}", retries=0, timeout=5, max_failures=2, cooldown=0.2)
+    client = HTTPRetriever(f"http://127.0.0.1:{port}", retries=0, timeout=60, max_failures=2, cooldown=0.2)
     environment = SearchEnvironment(client, top_k=1)
+
+    def connected():
+        return len([c for c in psutil.Process().net_connections() if c.raddr and c.raddr.port == port])
 
     def search_until(text):
         for _ in range(2400):
@@ -198,6 +202,14 @@ def test_clients_recover_from_a_killed_server(retriever, tmp_path):
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
         try:
             search_until("person4")
+            if sign == signal.SIGKILL:  # in the middle of 8 requests, which a server that stands still cannot answer
+                os.kill(process.pid, signal.SIGSTOP)
+                with ThreadPoolExecutor(8) as pool:
+                    searches = [pool.submit(SearchEnvironment(client).search, "place4") for _ in range(8)]
+                    while connected() < 8:
+                        time.sleep(0.01)
+                    os.kill(process.pid, sign)
+                assert all(search.result().startswith("Error") for search in searches)
         finally:
             os.kill(process.pid, sign)
             process.wait(60)

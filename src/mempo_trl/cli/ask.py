@@ -79,6 +79,7 @@ class Printer:
         self.turns = 0
 
     def __call__(self, message: "Message") -> None:
+        """Prints one message."""
         from rich.padding import Padding
         from rich.panel import Panel
         from rich.text import Text

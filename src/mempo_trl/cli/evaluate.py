@@ -121,6 +121,7 @@ class Watch:
         self._progress.stop()
 
     def __call__(self, trace: Any) -> None:
+        """Counts one episode."""
         if trace["stop_reason"] == "error":
             self.errors, self.last_error = self.errors + 1, trace["error"]
         else:

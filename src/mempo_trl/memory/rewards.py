@@ -11,12 +11,19 @@ THRESHOLD_MODES: tuple[str, ...] = ("independent", "either", "both")
 
 
 class MemoryScore(NamedTuple):
-    """How well a memory predicts the answer, for N memories of L answer tokens."""
+    """How well a memory predicts the answer, for N memories of L answer tokens.
 
-    reward: Tensor  # (N,) P_mem - P_full
-    p_mem: Tensor  # (N,) probability of the kept answer tokens in the memory context; NaN where none is kept
-    p_full: Tensor  # (N,) the same in the baseline context; 0 without one
-    kept: Tensor  # (N, L) bool: the answer tokens that P_mem is taken over
+    Attributes:
+        reward: P_mem - P_full. Shape: (N,).
+        p_mem: probability of the kept answer tokens in the memory context; NaN where none is kept. Shape: (N,).
+        p_full: the same in the baseline context; 0 without one. Shape: (N,).
+        kept: the answer tokens that P_mem is taken over. Shape: (N, L), bool.
+    """
+
+    reward: Tensor
+    p_mem: Tensor
+    p_full: Tensor
+    kept: Tensor
 
 
 def _kept_tokens(full_logps: Tensor, mem_logps: Tensor, threshold: float, mode: str) -> tuple[Tensor, Tensor]:

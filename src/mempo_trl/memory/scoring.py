@@ -9,9 +9,14 @@ from torch import Tensor, nn
 
 
 class AnswerContext(NamedTuple):
-    """A context to score the answer in: the prompt of trajectory `row`, then its completion tokens `[start, end)`.
+    """A context to score the answer in: a trajectory's prompt, then a range of its completion's tokens.
 
     A memory alone is its span. Everything before turn t is `[0, start of turn t)`.
+
+    Attributes:
+        row: the trajectory.
+        start: first token of the range.
+        end: the token behind its last one.
     """
 
     row: int

@@ -16,7 +16,13 @@ MEMORY_TAG = re.compile("</?mem>")
 
 
 class MemorySpan(NamedTuple):
-    """A closed `<mem>` block: tokens `[start, end)` of the completion, tags included, in turn `turn`, from 0."""
+    """A closed `<mem>` block, tags included.
+
+    Attributes:
+        turn: the turn that it stands in, from 0.
+        start: its first token, counted in the completion.
+        end: the token behind its last one.
+    """
 
     turn: int
     start: int

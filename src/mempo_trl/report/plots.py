@@ -40,6 +40,8 @@ class Line(NamedTuple):
 
 
 class Panel(NamedTuple):
+    """A plot of its own, and its curves."""
+
     title: str
     lines: tuple[Line, ...]
     share: bool = False  # values in [0, 1]
