@@ -1,11 +1,12 @@
 """Load on `mempo serve-retriever`: 64 clients for 30 seconds, on a synthetic corpus whose words follow Zipf's law.
 
-    python benchmarks/retrieval_server.py                        # 100,000 passages of 100 words, indexed first
+    python benchmarks/retrieval_server.py                        # 1,000,000 passages of 20 words, indexed first
     python benchmarks/retrieval_server.py --index wiki-index     # an index that is there
 
-Prints one line: requests, errors, requests a second, the median and the 99th percentile of the seconds that a request
-took, and the server's memory in MiB after two seconds and at the end, without the pages of the index that are mapped
-from disk (Linux only). A request is one query of 8 words, top 3. Clients and server share the machine's cores.
+Prints the seconds that the index took and its size on disk. Then, on a line: requests, errors, requests a second, the
+median and the 99th percentile of the seconds that a request took, and the server's memory in MiB after two seconds and
+at the end: its own, and with the pages of the index that are mapped from disk (Linux only). A request is one query of 8
+words, top 3. Clients and server share the machine's cores.
 """
 
 import argparse
@@ -17,10 +18,11 @@ import tempfile
 import threading
 import time
 from collections import Counter
+from pathlib import Path
 
 import psutil
 
-from bm25 import QUERY_WORDS, TOP_K, WORDS, ZipfText
+from bm25 import QUERY_WORDS, TOP_K, ZipfText
 from mempo_trl.search import BM25Retriever, HTTPRetriever, Passage, RetrievalError
 
 
@@ -80,10 +82,20 @@ def free_port() -> int:
         return probe.getsockname()[1]
 
 
-def own_memory(pid: int) -> float:
-    """Resident memory of a process in MiB, without mapped files."""
-    memory = psutil.Process(pid).memory_info()
-    return (memory.rss - memory.shared) / 2**20
+def memory(pid: int) -> tuple[float, float]:
+    """Resident memory of a process in MiB, without mapped files and with them."""
+    info = psutil.Process(pid).memory_info()
+    return (info.rss - info.shared) / 2**20, info.rss / 2**20
+
+
+def build(directory: str, zipf: ZipfText, passages: int, words: int) -> str:
+    """Indexes a synthetic corpus, and says how it went."""
+    corpus = [Passage(str(i), f"title {i}", text) for i, text in enumerate(zipf.texts(passages, words))]
+    start = time.perf_counter()
+    BM25Retriever.build(corpus).save(directory)
+    seconds = time.perf_counter() - start
+    size = sum(path.stat().st_size for path in Path(directory).iterdir())
+    return f"passages={passages} words={words} build_s={seconds:.0f} index_mib={size / 2**20:.0f}"
 
 
 def measure(index: str, clients: int, duration: float, queries: list[str]) -> str:
@@ -95,10 +107,10 @@ def measure(index: str, clients: int, duration: float, queries: list[str]) -> st
         url = f"http://127.0.0.1:{port}"
         wait_for(url, server)
         Load(url, clients, queries).run(2)  # starts the server's threads
-        before = own_memory(server.pid)
+        own, resident = memory(server.pid)
         load = Load(url, clients, queries)
         load.run(duration)
-        after = own_memory(server.pid)
+        own_after, resident_after = memory(server.pid)
     finally:
         server.terminate()
         server.wait(20)
@@ -108,14 +120,15 @@ def measure(index: str, clients: int, duration: float, queries: list[str]) -> st
     return (
         f"clients={clients} seconds={duration:g} requests={len(load.seconds)} errors={load.errors.total()} "
         f"qps={len(load.seconds) / duration:.0f} p50_s={cuts[49]:.3f} p99_s={cuts[98]:.3f} "
-        f"memory_mib={before:.1f}->{after:.1f}"
+        f"memory_mib={own:.0f}->{own_after:.0f} resident_mib={resident:.0f}->{resident_after:.0f}"
     )
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--index", help="folder of mempo index; default: a synthetic corpus")
-    parser.add_argument("--passages", type=int, default=100_000, help="of the synthetic corpus")
+    parser.add_argument("--passages", type=int, default=1_000_000, help="of the synthetic corpus")
+    parser.add_argument("--words", type=int, default=20, help="of each of its passages")
     parser.add_argument("--clients", type=int, default=64)
     parser.add_argument("--seconds", type=float, default=30)
     args = parser.parse_args()
@@ -123,8 +136,7 @@ def main() -> None:
     zipf = ZipfText(seed=0)
     with tempfile.TemporaryDirectory() as directory:
         if args.index is None:
-            texts = zipf.texts(args.passages, WORDS)
-            BM25Retriever.build(Passage(str(i), f"title {i}", text) for i, text in enumerate(texts)).save(directory)
+            print(f"retrieval_server {build(directory, zipf, args.passages, args.words)}", flush=True)
         queries = list(zipf.texts(4096, QUERY_WORDS))
         print(f"retrieval_server {measure(args.index or directory, args.clients, args.seconds, queries)}")
 
