@@ -1,6 +1,11 @@
 """Experiment trackers without a network: what a run logs is read back from their files."""
 
 import json
+import os
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -69,6 +74,25 @@ def test_wandb_offline(tmp_path, model, tokenizer, questions, monkeypatch):
     check_table([dict(zip(table["columns"], row, strict=True)) for row in table["data"]])
 
 
-def test_trackio(tmp_path, model, tokenizer, questions, monkeypatch):
-    """In a process of its own folder, which trackio reads from the environment when it is imported."""
+def test_trackio(tmp_path):
+    """In a process of its own: trackio reads at its import where it keeps its runs."""
     pytest.importorskip("trackio")
+    code = (
+        "import sys; from pathlib import Path; from test_trackers import train; from conftest import *\n"
+        "rows = [{'prompt': [{'role': 'user', 'content': f'capital of A{i}'}], 'answers': ['Lima']} for i in range(4)]\n"
+        "tokenizer = build_tokenizer()\n"
+        "model = build_model(len(tokenizer))\n"
+        "logs = train(Path(sys.argv[1]), model, tokenizer, Dataset.from_list(rows), 'trackio')\n"
+        "print([log['reward'] for log in logs])\n"
+    )
+    env = {**os.environ, "TRACKIO_DIR": str(tmp_path / "trackio"), "PYTHONPATH": str(Path(__file__).parent)}
+    result = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path)], env=env, capture_output=True, text=True, timeout=300
+    )
+    assert result.returncode == 0, result.stderr[-3000:]
+    (database,) = (tmp_path / "trackio").glob("*.db")
+    with sqlite3.connect(database) as connection:
+        rows = [json.loads(metrics) for (metrics,) in connection.execute("SELECT metrics FROM metrics ORDER BY id")]
+    scalars = [row for row in rows if SCALARS <= row.keys()]
+    assert [row["train/reward"] for row in scalars] == pytest.approx(json.loads(result.stdout.splitlines()[-1]))
+    check_table(next(row["completions"]["_value"] for row in rows if "completions" in row))
