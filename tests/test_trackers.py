@@ -27,7 +27,7 @@ def train(tmp_path, model, tokenizer, questions, tracker):
 def check_table(rows):
     assert len(rows) == 8
     for row in rows:
-        assert COLUMNS <= row.keys()
+        assert row.keys() >= COLUMNS
         assert len(row["memory_rewards"].split(", ")) == max(len(r["memory_rewards"].split(", ")) for r in rows)
         assert all(message.keys() == {"role", "content"} for message in row["completion"])
     assert any(message["role"] == "tool" for row in rows for message in row["completion"])
@@ -66,7 +66,7 @@ def test_wandb_offline(tmp_path, model, tokenizer, questions, monkeypatch):
         for record in records
         if record.HasField("history")
     ]
-    scalars = [row for row in rows if SCALARS <= row.keys()]
+    scalars = [row for row in rows if row.keys() >= SCALARS]
     assert [row["train/reward"] for row in scalars] == pytest.approx([log["reward"] for log in logs])
     assert [row["train/global_step"] for row in scalars] == [1, 2]
     paths = [row["completions/path"] for row in rows if "completions/path" in row]
@@ -79,7 +79,7 @@ def test_trackio(tmp_path):
     pytest.importorskip("trackio")
     code = (
         "import sys; from pathlib import Path; from test_trackers import train; from conftest import *\n"
-        "rows = [{'prompt': [{'role': 'user', 'content': f'capital of A{i}'}], 'answers': ['Lima']} for i in range(4)]\n"
+        "rows = [{'prompt': [{'role': 'user', 'content': f'A{i}?'}], 'answers': ['Lima']} for i in range(4)]\n"
         "tokenizer = build_tokenizer()\n"
         "model = build_model(len(tokenizer))\n"
         "logs = train(Path(sys.argv[1]), model, tokenizer, Dataset.from_list(rows), 'trackio')\n"
@@ -93,6 +93,6 @@ def test_trackio(tmp_path):
     (database,) = (tmp_path / "trackio").glob("*.db")
     with sqlite3.connect(database) as connection:
         rows = [json.loads(metrics) for (metrics,) in connection.execute("SELECT metrics FROM metrics ORDER BY id")]
-    scalars = [row for row in rows if SCALARS <= row.keys()]
+    scalars = [row for row in rows if row.keys() >= SCALARS]
     assert [row["train/reward"] for row in scalars] == pytest.approx(json.loads(result.stdout.splitlines()[-1]))
     check_table(next(row["completions"]["_value"] for row in rows if "completions" in row))
