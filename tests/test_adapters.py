@@ -7,6 +7,7 @@ from transformers import AutoModelForCausalLM
 
 from conftest import build_model
 from helpers import ScriptedMemPO, make_trainer
+from mempo_trl.memory.engine import AnswerScorer
 
 LORA = {"r": 4, "lora_alpha": 8, "lora_dropout": 0.1, "target_modules": ["q_proj", "v_proj", "down_proj"]}
 
@@ -89,6 +90,12 @@ def test_qlora(tmp_path, tokenizer, questions):
     assert base_bytes(trainer.model) == base
     assert not torch.equal(adapters(trainer.model), start)
     assert not any(trainer.modes)
+    rewards = []
+    for scoring in ("shared", "separate"):
+        trainer._score_answers = AnswerScorer(trainer.model, scoring)
+        rewards.append(trainer._judge_memories().rewards)
+    assert rewards[0].abs().nansum() > 1e-3
+    torch.testing.assert_close(*rewards, atol=1e-5, rtol=1e-4, equal_nan=True)
 
 
 def test_an_adapter_is_saved_and_resumed(tmp_path, tokenizer, questions):
