@@ -13,14 +13,14 @@ from fake_vllm import episode_length
 TESTS = Path(__file__).parent
 
 
-def run(output, processes, per_device, context, script="two_ranks.py"):
+def run(output, processes, *arguments, script="two_ranks.py"):
     output.mkdir()
     launcher = [sys.executable]
     if processes > 1:
         launcher += ["-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={processes}"]
-    command = [*launcher, str(TESTS / script), str(output), str(per_device), context]
+    command = [*launcher, str(TESTS / script), str(output), *map(str, arguments)]
     env = {**os.environ, "ACCELERATE_USE_CPU": "true", "OMP_NUM_THREADS": "1", "PYTHONPATH": str(TESTS)}
-    result = subprocess.run(command, env=env, capture_output=True, text=True, timeout=300)
+    result = subprocess.run(command, env=env, capture_output=True, text=True, timeout=600)
     assert result.returncode == 0, result.stderr[-3000:]
     return [torch.load(output / f"rank{rank}.pt", weights_only=True) for rank in range(processes)]
 
@@ -44,7 +44,7 @@ def test_two_ranks_equal_one(tmp_path, context):
 @pytest.mark.parametrize(("per_device", "context"), [(4, "full"), (4, "memory"), (2, "memory")])
 def test_each_rank_gets_its_own_completions_from_one_server(tmp_path, per_device, context):
     """TRL's server mode over a client that echoes each prompt: question, group member and turn must go through."""
-    two = run(tmp_path / "two", 2, per_device, context, "two_ranks_server.py")
+    two = run(tmp_path / "two", 2, per_device, context, script="two_ranks_server.py")
     assert two[0]["rows"] == two[1]["rows"]  # as many calls, as many rows in each
     assert len(two[0]["client_calls"]) == len(two[0]["rows"])  # rank 0 asks for both
     assert two[1]["client_calls"] == []
