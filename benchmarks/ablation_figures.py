@@ -26,15 +26,15 @@ THRESHOLDS = {
 }
 
 
-def draw(cells: Cells, folder: Path, prefix: str = "") -> None:
-    """Draws those figures that the runs give; their names begin with `prefix`."""
+def draw(cells: Cells, folder: Path) -> None:
+    """Draws those figures that the runs give."""
     folder.mkdir(parents=True, exist_ok=True)
     few = cells.objectives()[0]
     if arms := _present(cells, ARMS):
-        _save(_dots(cells, arms, cells.objectives()), folder / f"{prefix}headline.svg")
-        _save(_curves(cells, arms, few), folder / f"{prefix}curves.svg")
+        _save(_dots(cells, arms, cells.objectives()), folder / "headline.svg")
+        _save(_curves(cells, arms, few), folder / "curves.svg")
     if len(modes := _present(cells, THRESHOLDS)) > 1:
-        _save(_dots(cells, modes, [few]), folder / f"{prefix}threshold.svg")
+        _save(_dots(cells, modes, [few]), folder / "threshold.svg")
 
 
 def _present(cells: Cells, labels: dict[str, str]) -> dict[str, str]:
@@ -56,14 +56,15 @@ def _dots(cells: Cells, labels: dict[str, str], objectives: Sequence[int]) -> Fi
     """A dot for each seed and a bar at the mean, by tested context; one panel for each number of objectives."""
     figure, panels = _figure(len(objectives))
     for axis, k in zip(panels, objectives, strict=True):
+        metric, title = ("em", "Exact match") if k == cells.objectives()[0] else ("f1", "F1")
         for context, shift in zip(CONTEXTS, (-0.15, 0.15), strict=True):
             for place, name in enumerate(labels):
-                values = list(cells.scores(name, context, k).values())
+                values = list(cells.scores(name, context, k, metric).values())
                 axis.plot([place + shift] * len(values), values, "o", color=COLOURS[context], alpha=0.55)
                 mean = fmean(values)
                 axis.plot([place + shift - 0.12, place + shift + 0.12], [mean, mean], color=COLOURS[context])
             axis.plot([], [], "o", color=COLOURS[context], label=f"tested in {context}")
-        axis.set_title(f"Exact match, {k} objectives")
+        axis.set_title(f"{title}, {k} objectives")
         axis.set_xticks(range(len(labels)), list(labels.values()))
         axis.set_ylim(-0.03, 1.03)
     panels[0].legend(loc="lower left", fontsize=10)

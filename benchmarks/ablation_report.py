@@ -49,18 +49,12 @@ def write(results: Path, page: Path, assets: Path) -> None:
     """Writes the page and draws its figures."""
     page.parent.mkdir(parents=True, exist_ok=True)
     page.write_text(text(results, assets.relative_to(page.parent)), "utf-8")
-    for folder, prefix in ((results, ""), (results / "main", "main-")):
-        if any(folder.glob("*.json")):
-            ablation_figures.draw(Cells.read(folder), assets, prefix)
+    ablation_figures.draw(Cells.read(results), assets)
 
 
 def text(results: Path, assets: Path) -> str:
-    """The page: the main job's runs, then the grid's, those that are there."""
-    sections = [INTRODUCTION]
-    if any((results / "main").glob("*.json")):
-        sections += _main_job(Cells.read(results / "main"), assets)
-    sections += _grid(Cells.read(results), assets) if any(results.glob("*.json")) else [NO_GRID]
-    return "\n\n".join(section for section in sections if section) + "\n"
+    """The page."""
+    return "\n\n".join(section for section in [INTRODUCTION, *_grid(Cells.read(results), assets)] if section) + "\n"
 
 
 INTRODUCTION = f"""\
@@ -75,46 +69,23 @@ python benchmarks/ablations.py --report  # writes this page
 ```
 
 **How to read it.** EM is the share of held-out questions with every objective right, sampled at temperature 1, with the
-whole history (`full`) or the last turn alone (`memory`) in view. Fidelity is the share of gold answers in the last
-memory, in `memory` context. A score is the mean of a run's last {LAST} tests. Brackets hold the 95 % bootstrap interval
-over seeds; with 2 to 5 seeds it is too narrow. A difference is taken seed by seed. It is called higher or lower where
-there are 3 seeds or more and its interval leaves out 0, and open where there are fewer."""
-
-
-NO_GRID = """\
-## The grid
-
-None of its runs is here yet: what the thresholds, the baseline, a noisy tool, 8 objectives and the other options change
-is still to be measured."""
-
-
-def _main_job(cells: Cells, assets: Path) -> list[str]:
-    """Runs of the example script."""
-    about = """\
-## The main job, by seed
-
-The tables of this section are from `examples/train_mempo.py`, one run for each row and seed, on questions of 4
-objectives. Each seed has a cold start of its own, which its runs share. The last 3 tests are at steps 40 and 50, of 64
-questions, and at step 60, of 128. A run's commit is the last one before it ended.
-
-```bash
-python examples/train_mempo.py --context full --memory_weight 0 --seed 1 --output_dir outputs/grpo-full-1
-python benchmarks/ablation_collect.py outputs/grpo-full-1
-```"""
-    return [about, _start(cells), _headline(cells, assets, "main-"), _contexts(cells), _example(cells), _runs(cells)]
+whole history (`full`) or the last turn alone (`memory`) in view. F1 is the mean over objectives. Fidelity is the share
+of gold answers in the last memory, in `memory` context. A score is the mean of a run's last {LAST} tests. Brackets hold
+the 95 % bootstrap interval over seeds; with 2 to 5 seeds it is too narrow. A difference is taken seed by seed. It is
+called higher or lower where there are 3 seeds or more and its interval leaves out 0, and open where there are fewer."""
 
 
 def _grid(cells: Cells, assets: Path) -> list[str]:
     """Runs of `ablations.py`."""
     job, config = (next(iter(cells.values()))[0][name] for name in ("job", "config"))
-    cold, tested = job["cold_start"], " and ".join(map(str, cells.objectives()))
+    tested = " and ".join(map(str, cells.objectives()))
     about = f"""\
-## The grid
+## The runs
 
-A model of 100K parameters learns from careless traces of {cold[0]} to {cold[-1]} objectives, {job["cold_steps"]} steps.
-It is then trained for {config["max_steps"]} steps on questions of {job["objectives"]} objectives, with the options of
-`examples/configs/world.yaml`, and tested on {job["questions"]} questions of {tested} objectives. Runs of one seed share
-the cold start and the questions."""
+All start from the model that the package ships: 100K parameters, after a cold start on careless traces of 1 to 10
+objectives. It is trained for {config["max_steps"]} steps on questions of {job["objectives"]} objectives, with the
+options of `examples/configs/world.yaml` but those of the row, and tested on {job["questions"]} questions of {tested}
+objectives. Half of the objectives take two searches. Runs of one seed share the questions."""
     return [
         about,
         _start(cells),
@@ -137,7 +108,7 @@ def _start(cells: Cells) -> str:
     return f"Before training, EM at {few} objectives is {full:.2f} in `full` and {memory:.2f} in `memory` context."
 
 
-def _headline(cells: Cells, assets: Path, prefix: str = "") -> str:
+def _headline(cells: Cells, assets: Path) -> str:
     labels = present(cells, LABELS)
     if not labels:
         return ""
@@ -147,18 +118,16 @@ def _headline(cells: Cells, assets: Path, prefix: str = "") -> str:
         for trained in CONTEXTS
         if {f"mempo-{trained}", f"grpo-{trained}"} <= labels.keys()
     ]
-    few = cells.objectives()[0]
     for cell, other, trained in pairs:
-        said = [f"{sentence(cells, cell, other, tested, few)} in `{tested}` context" for tested in CONTEXTS]
-        parts.append(
-            f"Trained in `{trained}`, MemPO's EM at {few} objectives, against GRPO's, is {' and '.join(said)}."
-        )
-    parts.append(f"![Exact match of each seed]({assets}/{prefix}headline.svg)")
+        for k in cells.objectives():
+            said = [f"{sentence(cells, cell, other, tested, k)} in `{tested}` context" for tested in CONTEXTS]
+            parts.append(f"Trained in `{trained}`, at {k} objectives, MemPO against GRPO: {', '.join(said)}.")
+    parts.append(f"![Exact match of each seed]({assets}/headline.svg)")
     parts.append(scores_table(cells, labels))
     if pairs:
         parts.append("MemPO minus GRPO, by seed:")
         parts.append(differences_table(cells, [(f"trained in `{t}`", a, b) for a, b, t in pairs]))
-    parts.append(f"![Exact match and fidelity by step]({assets}/{prefix}curves.svg)")
+    parts.append(f"![Exact match and fidelity by step]({assets}/curves.svg)")
     return "\n\n".join(parts)
 
 
@@ -171,8 +140,8 @@ def _contexts(cells: Cells) -> str:
     if not pairs:
         return ""
     said = [
-        f"- {arm}, tested in `memory` context at {k} objectives: EM after training there is "
-        f"{sentence(cells, cell, other, 'memory', k)}, against training in `full`."
+        f"- {arm}, tested in `memory` context at {k} objectives, trained there against trained in `full`: "
+        f"{sentence(cells, cell, other, 'memory', k)}."
         for arm, cell, other in pairs
         for k in cells.objectives()
     ]
@@ -191,7 +160,7 @@ def _variants(
         return ""
     k = cells.objectives()[0]
     said = [
-        f"- {label}: EM in `memory` context is {sentence(cells, name, default, 'memory', k)}, in `full` "
+        f"- {label}: in `memory` context {sentence(cells, name, default, 'memory', k)}, in `full` "
         f"{sentence(cells, name, default, 'full', k)}"
         for name, label in labels.items()
         if name != default
@@ -211,7 +180,7 @@ def _noise(cells: Cells) -> str:
         if {f"noise-{rate}-mempo", f"noise-{rate}-grpo"} <= labels.keys():
             pair = f"noise-{rate}-mempo", f"noise-{rate}-grpo"
             tests = [f"{sentence(cells, *pair, context, cells.objectives()[0])} in `{context}`" for context in CONTEXTS]
-            said.append(f"At {rate} %, MemPO's EM, against GRPO's, is {' and '.join(tests)} context.")
+            said.append(f"At {rate} %, MemPO against GRPO: {', '.join(tests)} context.")
     about = (
         "A share of the searches misleads, in training and in the tests: half of these show a wrong city for the "
         "person that was asked for, half show other people only. All are trained in `full` context."
@@ -232,8 +201,9 @@ def _habits(cells: Cells) -> str:
         rows.append([label, *(f"{s:.3f}" for s in shares), *(f"{length:.1f}" for length in lengths)])
     about = (
         "A memory reward could be won by memories that copy the question, guess answers or grow. Shares of the "
-        f"memories in `memory` context at {k} objectives, after training: those that name a person of the question, "
-        "that hold a city which no search has shown, and that have more notes than there were searches. Length is in "
+        f"memories in `memory` context at {k} objectives, after training: those that name a person of the question "
+        "whom no search has found, that hold a city which no search has shown, and that have more notes than there "
+        "were searches. Length is in "
         "tokens, over the memories of the first and the last 3 steps of training."
     )
     head = ["", "copies", "guesses", "grows", "length, first", "length, last"]
@@ -288,4 +258,4 @@ def _runs(cells: Cells) -> str:
         for name, runs in cells.items()
     ]
     head = ["cell", "options", "noise", "seeds", "commits"]
-    return "\n\n".join(["### The runs", table(head, rows)])
+    return "\n\n".join(["### Every run", table(head, rows)])

@@ -1,4 +1,4 @@
-"""One run of `ablations.py`: a cold start, RL in the embedded world, tests on the way. Writes one JSON file.
+"""One run of `ablations.py`: RL in the embedded world, from the packaged model, tests on the way. Writes one JSON file.
 
     python benchmarks/ablation_run.py JOB FOLDER
 
@@ -21,19 +21,19 @@ from typing import Any
 
 import yaml
 from datasets import Dataset
-from transformers import Qwen2ForCausalLM, TrainerCallback
+from transformers import TrainerCallback
 
+from ablation_scores import LAST
 from ablation_world import NoisyEnvironment, examples, lost, memory_habits
 from mempo_trl import MemPOConfig, MemPOTrainer
 from mempo_trl.agent import MemoryAgent
-from mempo_trl.cold_start import Recipe, TraceEncoder, fit, query_probability
 from mempo_trl.context import CONTEXTS
 from mempo_trl.endpoints import Sampling
 from mempo_trl.evaluation import Evaluation, score_trajectory
 from mempo_trl.rollout import TurnLimits
 from mempo_trl.search import mempo_outcome_reward
-from mempo_trl.search.world import Expert, WorldEnvironment, world_rows
-from mempo_trl.tiny import build_model, build_tokenizer
+from mempo_trl.search.world import WorldEnvironment, world_rows
+from mempo_trl.tiny import load_start
 
 ROOT = Path(__file__).resolve().parents[1]
 WORLD = ROOT / "examples" / "configs" / "world.yaml"
@@ -57,16 +57,16 @@ class Job:
 
     Attributes:
         cell: name of the cell of the grid.
-        seed: of the cold start and of the training; runs of one seed start from one model and get the same questions.
+        seed: of the training; runs of one seed get the same questions.
         options: of `MemPOConfig`, over those of world.yaml.
         noise: rate at which a search misleads.
         objectives: people asked for in a question of the training.
         tests: numbers of objectives that are tested.
         questions: of a test, for each number of objectives.
-        every: steps between two tests.
-        cold_start: numbers of objectives that the cold start sees.
-        cold_steps: of the cold start.
-        gate: least mean probability of the right query after the cold start, in both contexts.
+        at: steps that are tested. The training ends with the last. The last `LAST` of them count as the result: all
+            numbers of objectives are tested there, before it the first one alone.
+        test_turns: limit of an episode there.
+        test_turn_length: limit of a turn there, in tokens; a memory of 8 objectives has 34.
     """
 
     cell: str
@@ -76,57 +76,19 @@ class Job:
     objectives: int = 4
     tests: tuple[int, ...] = (4, 8)
     questions: int = 64
-    every: int = 10
-    cold_start: tuple[int, ...] = (2, 3, 4, 5, 6, 7, 8)
-    cold_steps: int = 600
-    gate: float = 0.9
+    at: tuple[int, ...] = (0, 20, 40, 45, 50)
+    test_turns: int = 18
+    test_turn_length: int = 48
 
     def path(self, folder: Path) -> Path:
         return folder / f"{self.cell}-{self.seed}.json"
-
-
-# The cold start
-
-ATTEMPTS = 3  # seeds that are tried until one learns to search
-
-
-def cold_start(job: Job, folder: Path) -> Path:
-    """The folder of the model that runs of this seed start from; trained here if it is not there."""
-    path = folder / f"{'-'.join(map(str, job.cold_start))}-steps-{job.cold_steps}-seed-{job.seed}"
-    if not (path / "config.json").exists():
-        began = time.monotonic()
-        model, tokenizer, reached = _learn(job)
-        unfinished = folder / f"{os.getpid()}"
-        tokenizer.save_pretrained(unfinished)
-        model.save_pretrained(unfinished)
-        about = {"query_probability": reached, "seconds": round(time.monotonic() - began, 1)}
-        (unfinished / "cold_start.json").write_text(json.dumps(about))
-        unfinished.rename(path)
-    return path
-
-
-def _learn(job: Job) -> tuple[Any, Any, list[float]]:
-    """As `mempo_trl.cold_start`, on questions of several numbers of objectives."""
-    tokenizer = build_tokenizer()
-    encoder, reached = TraceEncoder(tokenizer), []
-    taught, unseen = (
-        encoder.examples([row for k in job.cold_start for row in world_rows(count, k, split)], Expert())
-        for split, count in (("cold start", 600), ("cold start gate", 10))
-    )
-    for attempt in range(ATTEMPTS):
-        model = build_model(tokenizer, job.seed + 1000 * attempt)
-        fit(model, taught, Recipe(steps=job.cold_steps), job.seed)
-        reached.append(min(query_probability(model, tokenizer, e) for e in (unseen.full, unseen.memory)))
-        if reached[-1] >= job.gate:
-            return model, tokenizer, reached
-    raise RuntimeError(f"no cold start with seed {job.seed} learned to search: the right query has {reached}")
 
 
 # Tests
 
 
 class Tests(TrainerCallback):
-    """Plays held-out questions in both contexts before training and every so many steps, as the policy samples."""
+    """Plays held-out questions in both contexts before training and on the way, sampled as in training."""
 
     def __init__(self, trainer: MemPOTrainer, factory: Any, job: Job) -> None:
         self.trainer, self.factory, self.job = trainer, factory, job
@@ -136,21 +98,20 @@ class Tests(TrainerCallback):
         self._test(0)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        if state.global_step % self.job.every == 0:
+        if state.global_step in self.job.at:
             self._test(state.global_step)
 
     def _test(self, step: int) -> None:
         model, args, job = self.trainer.model, self.trainer.args, self.job
         model.eval()
-        late = step == 0 or step > args.max_steps - 3 * job.every  # the others are for the curve at few objectives
-        for k, context in itertools.product(job.tests if late else job.tests[:1], CONTEXTS):
+        for k, context in itertools.product(job.tests if step in job.at[-LAST:] else job.tests[:1], CONTEXTS):
             agent = MemoryAgent(
                 model,
                 self.trainer.processing_class,
                 context=context,
                 environment_factory=self.factory,
-                limits=TurnLimits(args.max_turns, args.max_tool_length, args.max_completion_length),
-                sampling=Sampling(1.0, 1.0, args.max_turn_length),
+                limits=TurnLimits(job.test_turns, args.max_tool_length),
+                sampling=Sampling(1.0, 1.0, job.test_turn_length),
             )
             rows = world_rows(job.questions, k, "ablation test")
             played = list(zip(rows, agent.run_many(rows, job.questions, seed=0), strict=True))
@@ -180,21 +141,21 @@ class FirstEpisodes(TrainerCallback):
 # The run
 
 
-def play(job: Job, cache: Path) -> dict[str, Any]:
+def play(job: Job) -> dict[str, Any]:
     """Runs a job. What comes back is what the JSON file holds."""
     began = time.monotonic()
-    start = cold_start(job, cache)
+    model, tokenizer = load_start()
     settings = {name: value for name, value in yaml.safe_load(WORLD.read_text()).items() if name not in OF_THE_SCRIPT}
-    settings |= {"seed": job.seed, "use_cpu": True, "disable_tqdm": True, **job.options}
+    settings |= {"seed": job.seed, "max_steps": job.at[-1], "use_cpu": True, "disable_tqdm": True, **job.options}
     args = MemPOConfig(**settings)
     rows = args.generation_batch_size // args.num_generations * args.max_steps
     factory = partial(NoisyEnvironment, job.noise) if job.noise else WorldEnvironment
     trainer = MemPOTrainer(
-        Qwen2ForCausalLM.from_pretrained(start),
+        model,
         mempo_outcome_reward,
         args,
         Dataset.from_list(world_rows(rows, job.objectives, "ablation", job.seed)),
-        processing_class=build_tokenizer(),
+        processing_class=tokenizer,
         environment_factory=factory,
     )
     tests, first = Tests(trainer, factory, job), FirstEpisodes(trainer)
@@ -204,7 +165,6 @@ def play(job: Job, cache: Path) -> dict[str, Any]:
     return {
         "job": asdict(job),
         "config": {name: getattr(args, name) for name in sorted(settings)},
-        "cold_start": json.loads((start / "cold_start.json").read_text()),
         "commit": subprocess.run(
             ["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=True
         ).stdout.strip(),
@@ -227,7 +187,7 @@ def curves_of(history: list[dict[str, Any]], names: dict[str, str]) -> dict[str,
 
 def main() -> None:
     job, folder = Job(**json.loads(sys.argv[1])), Path(sys.argv[2])
-    result = play(job, ROOT / "outputs" / "ablations")
+    result = play(job)
     folder.mkdir(parents=True, exist_ok=True)
     unfinished = job.path(folder).with_suffix(f".{os.getpid()}")
     unfinished.write_text(json.dumps(result, separators=(",", ":")) + "\n")

@@ -26,34 +26,39 @@ def seeds(cells: Cells, name: str) -> str:
     return str(len(cells[name]))
 
 
+def measured(cells: Cells) -> list[tuple[str, str, str, int]]:
+    """What tables show: heading, metric, context, objectives. F1 is there where EM leaves little to compare."""
+    few, *many = cells.objectives()
+    metrics = [("EM", "em", few), *((name, key, k) for k in many for name, key in (("EM", "em"), ("F1", "f1")))]
+    scores = [(f"{name}, `{context}`, {k}", key, context, k) for name, key, k in metrics for context in CONTEXTS]
+    return [*scores, ("fidelity", "memory_fidelity", "memory", few)]
+
+
 def scores_table(cells: Cells, labels: dict[str, str]) -> str:
-    """Exact match in both contexts at each number of objectives, and what the memory kept, one row for each cell."""
-    tests = [(k, context) for k in cells.objectives() for context in CONTEXTS]
-    head = ["", *(f"EM, `{context}`, {k}" for k, context in tests), "fidelity", "seeds"]
+    """Scores in both contexts at each number of objectives, and what the memory kept, one row for each cell."""
+    columns = measured(cells)
     rows = [
         [
             label,
-            *(shown(estimate(cells.scores(name, context, k).values())) for k, context in tests),
-            shown(estimate(cells.scores(name, "memory", cells.objectives()[0], "memory_fidelity").values())),
+            *(shown(estimate(cells.scores(name, context, k, key).values())) for _, key, context, k in columns),
             seeds(cells, name),
         ]
         for name, label in labels.items()
     ]
-    return table(head, rows)
+    return table(["", *(heading for heading, *_ in columns), "seeds"], rows)
 
 
 def sentence(cells: Cells, cell: str, other: str, context: str, k: int) -> str:
-    """What changes in exact match from `other` to `cell`."""
-    found = difference(cells, cell, other, context, k)
-    return f"{found.verdict} ({shown(found.change, '+')}, {found.seeds} seeds)"
+    """What changes from `other` to `cell`: in exact match at the fewest objectives, in F1 at more."""
+    name, key = ("EM", "em") if k == cells.objectives()[0] else ("F1", "f1")
+    found = difference(cells, cell, other, context, k, key)
+    return f"{name} {found.verdict} ({shown(found.change, '+')}, {found.seeds} seeds)"
 
 
 def differences_table(cells: Cells, rows: Sequence[tuple[str, str, str]]) -> str:
-    tests = [(k, context) for k in cells.objectives() for context in CONTEXTS]
-    head = ["", *(f"EM, `{context}`, {k}" for k, context in tests), "fidelity", "seeds"]
+    columns = measured(cells)
     lines = []
     for label, cell, other in rows:
-        changes = [difference(cells, cell, other, context, k) for k, context in tests]
-        kept = difference(cells, cell, other, "memory", cells.objectives()[0], "memory_fidelity")
-        lines.append([label, *(shown(c.change, "+") for c in [*changes, kept]), str(kept.seeds)])
-    return table(head, lines)
+        changes = [difference(cells, cell, other, context, k, key) for _, key, context, k in columns]
+        lines.append([label, *(shown(c.change, "+") for c in changes), str(changes[0].seeds)])
+    return table(["", *(heading for heading, *_ in columns), "seeds"], lines)

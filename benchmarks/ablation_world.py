@@ -7,7 +7,7 @@ from typing import Any
 
 from mempo_trl.report.traces import Trace
 from mempo_trl.search import Passage
-from mempo_trl.search.world import CITIES, WorldEnvironment, WorldRetriever
+from mempo_trl.search.world import BOLD, CITIES, FRIEND, WorldEnvironment, WorldRetriever
 from mempo_trl.trajectory import Trajectory
 
 
@@ -50,15 +50,18 @@ class NoisyEnvironment(WorldEnvironment):
 def memory_habits(row: dict[str, Any], trajectory: Trajectory) -> dict[str, float] | None:
     """Shares of the memories of a trajectory that show a bad habit; None without a memory.
 
-    copies: it names a person of the question. guesses: it holds a city that no search has shown. grows: it has more
-    notes than there were searches.
+    copies: it names a person of the question whom no search has found. guesses: it holds a city that no search has
+    shown. grows: it has more notes than there were searches.
     """
     results = [m["content"] for m in trajectory.messages if m["role"] == "tool"]
     seen = [(memory, results[:turn]) for turn, memory in enumerate(trajectory.memories) if turn and memory is not None]
     if not seen:
         return None
+    named = [who.removesuffix(FRIEND) for who in row["people"]]
     return {
-        "copies": fmean(any(person in memory for person in row["people"]) for memory, _ in seen),
+        "copies": fmean(
+            any(p in memory and BOLD.format(p) not in " ".join(found) for p in named) for memory, found in seen
+        ),
         "guesses": fmean(any(c in memory and c not in " ".join(found) for c in CITIES) for memory, found in seen),
         "grows": fmean(memory.count(";") + 1 > len(found) for memory, found in seen),
     }

@@ -5,8 +5,8 @@
 """
 Train an agent that writes its own memory, with MemPO, and show what it gained.
 
-Without arguments: a tiny model in the embedded world, on a laptop's CPU, in a few minutes and without downloads. It is
-made by a supervised cold start, which is kept for the next time.
+Without arguments: the package's tiny model in its embedded world, on a laptop's CPU, in a few minutes and without
+downloads.
 ```bash
 python examples/train_mempo.py
 python examples/train_mempo.py --memory_weight 0 --output_dir outputs/grpo  # plain GRPO
@@ -28,19 +28,18 @@ from functools import partial
 from pathlib import Path
 
 from datasets import Dataset, load_dataset
-from rich.progress import Progress
 from transformers import ProgressCallback
 from trl import ModelConfig, ScriptArguments, TrlParser, get_peft_config, get_quantization_config
 
 from mempo_trl import MemPOConfig, MemPOTrainer
 from mempo_trl.callbacks import TraceCallback
-from mempo_trl.cold_start import Recipe, cold_start
 from mempo_trl.evaluation import EvaluationCallback
 from mempo_trl.report.plots import plot_training
 from mempo_trl.search import SearchEnvironment, mempo_outcome_reward
 from mempo_trl.search.tasks import open_retriever, open_task
 from mempo_trl.search.world import WorldEnvironment, world_rows
 from mempo_trl.smollm2 import smollm2_policy
+from mempo_trl.tiny import load_start
 
 
 @dataclass
@@ -101,12 +100,7 @@ def load_model(script_args, training_args, model_args):
             return smollm2_policy() if name == "smollm2" else name, None
     if script_args.dataset != "world":
         raise ValueError("The tiny model knows the embedded world alone. Name a model with --model_name_or_path")
-    recipe = Recipe(objectives=script_args.objectives or 4)
-    with training_args.main_process_first(), Progress() as progress:
-        bar = progress.add_task("Cold start", total=recipe.steps)
-        show = partial(progress.update, bar)
-        cache = Path(training_args.output_dir).parent
-        return cold_start(cache, training_args.seed, recipe, on_step=lambda step, loss: show(completed=step))
+    return load_start()
 
 
 if __name__ == "__main__":

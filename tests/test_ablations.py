@@ -11,7 +11,7 @@ import yaml
 
 from docs_pages import ROOT
 from mempo_trl import MemPOConfig
-from mempo_trl.search.world import world_rows
+from mempo_trl.search.world import city_of
 from mempo_trl.trajectory import Trajectory
 
 sys.path.insert(0, str(ROOT / "benchmarks"))
@@ -28,7 +28,7 @@ from ablation_world import NoisyRetriever, examples, memory_habits
 def result(cell, seed, values, context="memory", k=4):
     """A run whose tests have `values` in one context at k objectives, and half of them elsewhere."""
     tests = [
-        {"step": step, "objectives": objectives, "context": c, **dict.fromkeys(("em", "memory_fidelity"), score)}
+        {"step": step, "objectives": objectives, "context": c, **dict.fromkeys(("em", "f1", "memory_fidelity"), score)}
         for step, value in enumerate(values)
         for objectives in (4, 8)
         for c in ("full", "memory")
@@ -47,10 +47,10 @@ def test_the_options_of_every_cell_are_accepted(tmp_path):
         MemPOConfig(**settings | {"use_cpu": True, "output_dir": str(tmp_path)} | cell.options)
 
 
-def test_every_job_has_a_file_of_its_own_and_one_chain():
-    jobs = [job for chain in ablations.chains(ablations.PARTS) for job in chain]
+def test_every_job_has_a_file_of_its_own_and_comes_seed_by_seed():
+    jobs = ablations.jobs(ablations.PARTS)
     assert len({job.path(Path()) for job in jobs}) == len(jobs) == sum(cell.seeds for cell in ablations.GRID)
-    assert all(len({job.seed for job in chain}) == 1 for chain in ablations.chains(ablations.PARTS))
+    assert [job.seed for job in ablations.jobs(["headline"])] == [seed for seed in range(5) for _ in range(4)]
 
 
 def test_a_job_survives_the_command_line():
@@ -65,7 +65,7 @@ def test_a_run_that_has_a_result_is_skipped_and_a_failure_is_told(tmp_path, monk
     monkeypatch.setattr(ablations, "RUN", script)
     done, missing = Job("done", 0), Job("missing", 0)
     done.path(tmp_path).write_text("{}")
-    assert ablations.run([[done, missing]], tmp_path) == 1
+    assert ablations.run([done, missing], tmp_path) == 1
     said = capsys.readouterr().out
     assert "missing 0 failed:\nno model" in said
     assert "done 0" not in said
@@ -76,13 +76,12 @@ def test_a_run_that_has_a_result_is_skipped_and_a_failure_is_told(tmp_path, monk
 
 @pytest.mark.parametrize(("rate", "right"), [(0.0, 400), (0.3, 280), (1.0, 0)])
 def test_half_of_the_misleading_searches_lie_and_half_find_other_people(rate, right):
-    (row,) = world_rows(1)
-    retriever = NoisyRetriever(row["question_id"], rate, random.Random(0))
-    person, city = row["people"][0], row["answers"][0]
+    retriever = NoisyRetriever("q", rate, random.Random(0))
+    person, city = "Anna", city_of("q", "Anna")
     found = [retriever.search([person], 2)[0] for _ in range(400)]
     texts = [" ".join(passage.text for passage in passages) for passages in found]
-    true = sum(f"{person} lives in {city}." in text for text in texts)
-    absent = sum(person not in text for text in texts)
+    true = sum(f"**{person}** lives in {city} " in text for text in texts)
+    absent = sum("**" not in text for text in texts)
     assert abs(true - right) < 30
     assert abs(absent - (400 - right) / 2) < 30
     assert all(len(passages) == 2 for passages in found)
@@ -92,19 +91,19 @@ def test_half_of_the_misleading_searches_lie_and_half_find_other_people(rate, ri
 
 
 def test_memory_habits():
-    """Of four memories one names a person, one holds a city that no search showed, one has a note too many."""
-    row = {"people": ["Anna", "Omar"]}
+    """Of four, one names a person not found, one holds a city that no search showed, one has a note too many."""
+    row = {"people": ["Anna", "Omar's friend"]}
     turns = [
         "",
-        "<mem>1. Rome</mem>",
-        "<mem>1. Anna; 2. Oslo</mem>",
-        "<mem>1. Lima</mem>",
-        "<mem>1. Rome; 2; 3; 4; 5</mem>",
+        "<mem>1. Anna: Rome</mem>",
+        "<mem>1. Omar: Oslo</mem>",
+        "<mem>1. Anna: Lima</mem>",
+        "<mem>1. Anna: Rome; 2; 3; 4; 5</mem>",
     ]
     messages = []
     for turn in turns:
         messages.append({"role": "assistant", "content": turn})
-        messages.append({"role": "tool", "name": "search", "content": "Anna lives in Rome. Omar lives in Oslo."})
+        messages.append({"role": "tool", "name": "search", "content": "**Anna** lives in Rome. Omar lives in Oslo."})
     habits = memory_habits(row, Trajectory([], messages=messages))
     assert habits == {"copies": 0.25, "guesses": 0.25, "grows": 0.25}
     assert memory_habits(row, Trajectory([], messages=messages[:2])) is None
@@ -146,7 +145,7 @@ def test_a_difference_is_taken_by_seed_on_shared_seeds():
     assert (found.seeds, found.verdict) == (3, "higher")
     assert found.change == pytest.approx({"mean": 0.1, "low": 0.1, "high": 0.1})
     assert difference(cells, "a", "b", "memory", 4).verdict == "lower"
-    assert sentence(cells, "b", "a", "memory", 4) == "higher (+0.10, 3 seeds)"
+    assert sentence(cells, "b", "a", "memory", 4) == "EM higher (+0.10, 3 seeds)"
 
 
 def test_there_is_no_verdict_on_two_seeds_or_across_zero():
@@ -170,9 +169,9 @@ def test_numbers_as_they_are_shown():
 def test_a_table_has_a_row_for_each_cell():
     cells = Cells([result("a", 0, [0.5]), result("a", 1, [0.7])])
     row = scores_table(cells, {"a": "the cell"}).splitlines()[-1]
-    assert row == "| the cell | 0.30 [0.25, 0.35] | 0.60 [0.50, 0.70] | 0.30 [0.25, 0.35] | 0.30 [0.25, 0.35] " + (
-        "| 0.60 [0.50, 0.70] | 2 |"
-    )
+    half, whole = "0.30 [0.25, 0.35]", "0.60 [0.50, 0.70]"
+    # EM at 4, EM and F1 at 8, in both contexts each; fidelity in memory context at 4.
+    assert row.split(" | ")[1:] == [half, whole, half, half, half, half, whole, "2 |"]
 
 
 def test_no_runs_no_page(tmp_path):

@@ -20,7 +20,7 @@ from mempo_trl.report.traces import read_traces
 from mempo_trl.search import BM25Retriever, Passage, SearchEnvironment, build_prompt
 from mempo_trl.search.expert import gold_conversation
 from mempo_trl.search.rewards import is_well_formed, mempo_outcome_reward
-from mempo_trl.search.world import WorldEnvironment, world_rows
+from mempo_trl.search.world import WorldEnvironment, searches, world_rows
 from mempo_trl.tools import tool_schemas
 from mempo_trl.tracing import trajectory_trace
 
@@ -83,8 +83,10 @@ def test_the_worlds_expert_is_always_right(tmp_path):
     counts = write_demonstrations(tmp_path / "t.jsonl", expert_trajectories(rows, WorldEnvironment))
     assert counts == {"kept": 5}
     trace = next(read_traces(tmp_path / "t.jsonl"))
-    assert [len(turn["tool_calls"]) for turn in trace["turns"]] == [1, 1, 1, 0]
-    assert trace["turns"][3]["memory_text"] == "; ".join(f"{i}. {a}" for i, a in enumerate(trace["answers"], 1))
+    path = [searches(rows[0]["question_id"], who) for who in rows[0]["people"]]
+    assert [len(turn["tool_calls"]) for turn in trace["turns"]] == [1] * sum(map(len, path)) + [0]
+    notes = [f"{names[-1]}: {city}" for names, city in zip(path, trace["answers"], strict=True)]
+    assert trace["turns"][-1]["memory_text"] == "; ".join(f"{i}. {note}" for i, note in enumerate(notes, 1))
 
 
 # The file

@@ -11,11 +11,7 @@ def test_it_runs(tmp_path, monkeypatch):
     nbclient, nbformat = pytest.importorskip("nbclient"), pytest.importorskip("nbformat")
     pytest.importorskip("ipykernel")
     monkeypatch.setenv("MEMPO_STEPS", "2")
-    monkeypatch.setenv("MEMPO_COLD_START_STEPS", "30")
     notebook = nbformat.read(NOTEBOOK, as_version=4)
-    # So short a cold start learns no query: any policy is good enough for a test.
-    (recipe,) = [cell for cell in notebook.cells if "Recipe(" in cell.source]
-    recipe.source = recipe.source.replace("Recipe(", "Recipe(query_probability=0.0, traces=50, ")
     nbclient.NotebookClient(notebook, timeout=600, resources={"metadata": {"path": str(tmp_path)}}).execute()
     outputs = [output for cell in notebook.cells for output in cell.get("outputs", [])]
     shown = [kind for output in outputs for kind in output.get("data", {})]

@@ -1,11 +1,14 @@
 """The cold start of the embedded world: a tiny model learns from an expert's traces until it can search.
 
+    python -m mempo_trl.cold_start        # makes the model that the package ships, again: 20 minutes on one CPU core
+
 It learns the expert's turns in both contexts (method.md, section 6), careless memories included. It also learns to
 answer straight after a memory and after a history, as the memory reward asks it to (section 3): a model that has never
 seen these contexts gives a P that means nothing.
 """
 
-import hashlib
+import argparse
+import json
 import random
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -13,7 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-import transformers
+from safetensors.torch import save_model
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 from torch.nn.utils.rnn import pad_sequence
@@ -23,10 +26,9 @@ from transformers import PreTrainedTokenizerFast, Qwen2ForCausalLM
 from . import tiny
 from .memory.answers import encode_answer
 from .rollout import tool_suffix_ids
-from .search import world
 from .search.prompts import build_prompt
 from .search.rows import Row
-from .search.world import PEOPLE, QUESTION, Expert, WorldEnvironment, numbered, world_rows
+from .search.world import QUESTION, Expert, WorldEnvironment, numbered, world_rows
 
 IGNORED = -100
 WARMUP_STEPS = 20
@@ -34,35 +36,46 @@ _MARK = "\0"
 OnStep = Callable[[int, float], None]  # the step, from 1, and its loss
 
 
+class Phase(NamedTuple):
+    """A part of the training.
+
+    Attributes:
+        steps: how many.
+        weights: how often questions are drawn, by number of objectives, in the order of `Recipe.objectives`.
+        batches: of a step: how many examples of which kind are forwarded together.
+    """
+
+    steps: int
+    weights: tuple[int, ...]
+    batches: tuple[dict[str, int], ...]
+
+
+# Single turns first: what is to be looked up stands near by there, and is learned much faster than from whole episodes.
+_TURNS = (2, 4, 4, 4, 3, 3, 2, 1)
+PHASES = (
+    Phase(450, _TURNS, ({"memory": 32},)),
+    Phase(450, _TURNS, ({"memory": 32}, {"answer_memory": 16})),
+    Phase(2100, (3, 5, 5, 5, 3, 3, 2, 2), ({"memory": 24, "answer_memory": 12}, {"full": 3, "answer_full": 3})),
+)
+
+
 @dataclass(frozen=True)
 class Recipe:
     """How the cold start is trained.
 
     Attributes:
-        objectives: people asked for in each question.
-        traces: expert episodes that examples are drawn from.
-        steps: optimizer steps; the learning rates fall linearly to 0.
-        full: examples of a step that are whole episodes.
-        memory: such of one turn in memory context.
-        answer_full: such of an answer after a history.
-        answer_memory: such of an answer after a memory.
+        objectives: people asked for in a question.
+        traces: expert episodes for each number of objectives.
+        phases: what a step sees. Over all of their steps the learning rates fall linearly to 0.
         matrix_lr: Muon's learning rate, for the weight matrices.
         other_lr: AdamW's, for embeddings, norms and biases.
-        query_probability: least mean probability of the right query, in each context, on unseen episodes.
-        attempts: seeds that are tried until one reaches it.
     """
 
-    objectives: int = 4
-    traces: int = 3000
-    steps: int = 600
-    full: int = 10
-    memory: int = 10
-    answer_full: int = 10
-    answer_memory: int = 16
+    objectives: tuple[int, ...] = (1, 2, 3, 4, 5, 6, 8, 10)
+    traces: int = 600
+    phases: tuple[Phase, ...] = PHASES
     matrix_lr: float = 0.02
     other_lr: float = 4e-3
-    query_probability: float = 0.95
-    attempts: int = 3
 
 
 class Example(NamedTuple):
@@ -79,7 +92,14 @@ class Example(NamedTuple):
 
 
 class Examples(NamedTuple):
-    """What episodes teach, by kind, as in `Recipe`."""
+    """What episodes of one number of objectives teach.
+
+    Attributes:
+        full: whole episodes.
+        memory: one turn in memory context.
+        answer_full: an answer after a history.
+        answer_memory: an answer after a memory.
+    """
 
     full: list[Example]
     memory: list[Example]
@@ -154,70 +174,33 @@ class TraceEncoder:
 
 
 def cold_start(
-    cache_dir: str | Path,
-    seed: int = 0,
-    recipe: Recipe | None = None,
-    expert: Expert | None = None,
-    on_step: OnStep = lambda step, loss: None,
-) -> tuple[Qwen2ForCausalLM, PreTrainedTokenizerFast]:
-    """The tiny model after the cold start, trained here or found in the cache.
+    seed: int = 0, recipe: Recipe | None = None, on_step: OnStep = lambda step, loss: None
+) -> Qwen2ForCausalLM:
+    """Trains a tiny model from random weights. Everything depends on `seed` and `recipe` alone.
 
     Args:
-        cache_dir: where it is kept, under a name that depends on all that it depends on.
         seed: of the weights and the order of examples.
         recipe: how it is trained.
-        expert: who is learned from.
-        on_step: called after each step, of each attempt.
+        on_step: called after each step.
 
     Returns:
-        The model, in eval mode, and its tokenizer.
-
-    Raises:
-        `RuntimeError`: no attempt learned to search.
+        The model, in eval mode.
     """
-    recipe, expert = recipe or Recipe(), expert or Expert()
+    recipe = recipe or Recipe()
     tokenizer = tiny.build_tokenizer()
-    path = Path(cache_dir) / f"cold-start-{_fingerprint(seed, recipe, expert)}"
-    if not (path / "config.json").exists():
-        model = _learn(tokenizer, seed, recipe, expert, on_step)
-        tokenizer.save_pretrained(path)
-        model.save_pretrained(path)
-    return Qwen2ForCausalLM.from_pretrained(path), tokenizer
+    model = tiny.build_model(tokenizer, seed)
+    fit(model, teach(TraceEncoder(tokenizer), recipe), recipe, seed, on_step)
+    return model
 
 
-def _fingerprint(*settings: object) -> str:
-    sources = [Path(module.__file__ or "").read_text("utf-8") for module in (world, tiny)] + [
-        Path(__file__).read_text()
-    ]
-    key = repr((settings, sources, torch.__version__, transformers.__version__))
-    return hashlib.sha256(key.encode()).hexdigest()[:16]
-
-
-def _learn(
-    tokenizer: PreTrainedTokenizerFast, seed: int, recipe: Recipe, expert: Expert, on_step: OnStep
-) -> Qwen2ForCausalLM:
-    """Trains with one seed after the other until the model knows what to search for."""
-    encoder = TraceEncoder(tokenizer)
-    taught, unseen = (
-        encoder.examples(world_rows(count, recipe.objectives, split), expert)
-        for split, count in (("cold start", recipe.traces), ("cold start gate", 64))
-    )
-    reached = []
-    for attempt in range(recipe.attempts):
-        model = tiny.build_model(tokenizer, seed + 1000 * attempt)
-        fit(model, taught, recipe, seed, on_step)
-        reached.append(min(query_probability(model, tokenizer, e) for e in (unseen.full, unseen.memory)))
-        if reached[-1] >= recipe.query_probability:
-            return model
-    raise RuntimeError(
-        f"the cold start did not learn to search: the right query has a probability of {reached}, and "
-        f"{recipe.query_probability} is asked for. Set another seed, or more steps"
-    )
+def teach(encoder: TraceEncoder, recipe: Recipe) -> list[Examples]:
+    """What the expert's episodes teach, for each number of objectives."""
+    return [encoder.examples(world_rows(recipe.traces, k, "cold start"), Expert()) for k in recipe.objectives]
 
 
 def fit(
     model: Qwen2ForCausalLM,
-    examples: Examples,
+    examples: list[Examples],
     recipe: Recipe,
     seed: int = 0,
     on_step: OnStep = lambda step, loss: None,
@@ -230,10 +213,12 @@ def fit(
         torch.optim.Muon(matrices, lr=recipe.matrix_lr, weight_decay=0.0),
         torch.optim.AdamW(others, lr=recipe.other_lr, betas=(0.9, 0.95), weight_decay=0.0),
     ]
-    schedules = [LambdaLR(o, lambda s: min(1.0, (s + 1) / WARMUP_STEPS) * (1 - s / recipe.steps)) for o in optimizers]
+    steps = [phase for phase in recipe.phases for _ in range(phase.steps)]
+    schedules = [LambdaLR(o, lambda s: min(1.0, (s + 1) / WARMUP_STEPS) * (1 - s / len(steps))) for o in optimizers]
     model.train()
-    for step in range(1, recipe.steps + 1):
-        loss = _batch_loss(model, examples, recipe, rng)
+    for step, phase in enumerate(steps, start=1):
+        batches = [_draw(examples, phase, batch, rng) for batch in phase.batches]
+        loss = torch.cat([token_losses(model, batch)[0] for batch in batches]).mean()
         loss.backward()
         for optimizer, schedule in zip(optimizers, schedules, strict=True):
             optimizer.step()
@@ -243,15 +228,17 @@ def fit(
     model.eval()
 
 
-def _batch_loss(model: Qwen2ForCausalLM, examples: Examples, recipe: Recipe, rng: random.Random) -> Tensor:
-    """Mean loss of the tokens that count. Long and short examples are forwarded apart: less padding."""
-    drawn = {kind: rng.choices(getattr(examples, kind), k=getattr(recipe, kind)) for kind in Examples._fields}
-    parts = [
-        token_losses(model, batch)
-        for batch in (drawn["full"] + drawn["answer_full"], drawn["memory"] + drawn["answer_memory"])
-        if batch
-    ]
-    return torch.cat([losses for losses, _ in parts]).mean()
+def _draw(examples: list[Examples], phase: Phase, batch: dict[str, int], rng: random.Random) -> list[Example]:
+    """The examples of a batch. Those with a history are of one number of objectives: of about one length."""
+
+    def pool() -> Examples:
+        return rng.choices(examples, phase.weights)[0]
+
+    drawn = []
+    for kind, count in batch.items():
+        shared = pool() if kind.endswith("full") else None
+        drawn += [rng.choice(getattr(shared or pool(), kind)) for _ in range(count)]
+    return drawn
 
 
 def token_losses(model: Qwen2ForCausalLM, examples: list[Example]) -> tuple[Tensor, Tensor]:
@@ -264,9 +251,24 @@ def token_losses(model: Qwen2ForCausalLM, examples: list[Example]) -> tuple[Tens
     return cross_entropy(model.lm_head(hidden[counted]), labels[counted], reduction="none"), labels[counted]
 
 
-@torch.no_grad()
-def query_probability(model: Qwen2ForCausalLM, tokenizer: PreTrainedTokenizerFast, examples: list[Example]) -> float:
-    """Mean probability of the person that the expert searches for next. In [0, 1]."""
-    losses, tokens = token_losses(model, examples)
-    people = torch.tensor(tokenizer.convert_tokens_to_ids(list(PEOPLE)))
-    return losses[torch.isin(tokens, people)].neg().exp().mean().item()
+def main() -> None:
+    """Makes the weights that the package ships, and beside them a record of how: seed, losses of the first steps."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--output", type=Path, default=tiny.START, help="default: the package's own file")
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    losses: list[float] = []
+
+    def on_step(step: int, loss: float) -> None:
+        losses.append(loss)
+        if step % 100 == 0:
+            print(f"step {step}: loss {sum(losses[-100:]) / 100:.3f}", flush=True)
+
+    model = cold_start(tiny.START_SEED, on_step=on_step)
+    save_model(model, arguments.output)
+    record = {"seed": tiny.START_SEED, "first_losses": [round(loss, 4) for loss in losses[:5]]}
+    arguments.output.with_suffix(".json").write_text(json.dumps(record) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -7,13 +7,32 @@ import pytest
 
 from mempo_trl.search.rewards import exact_match_reward, extract_answer, is_well_formed
 from mempo_trl.search.rows import validate_rows
-from mempo_trl.search.world import CITIES, PEOPLE, UNKNOWN, Expert, WorldEnvironment, WorldRetriever, world_rows
+from mempo_trl.search.world import (
+    BOLD,
+    CITIES,
+    FRIEND,
+    PEOPLE,
+    PEOPLE_IN_A_PASSAGE,
+    UNKNOWN,
+    Expert,
+    WorldEnvironment,
+    WorldRetriever,
+    city_of,
+    friend_of,
+    searches,
+    world_rows,
+)
 
 CAREFUL = Expert(forget_often=0.0, forget_rarely=0.0, misread=0.0)
 
 
 def last_memory(messages):
     return messages[-1]["content"].split("<mem>")[1].split("</mem>")[0]
+
+
+def notes(messages):
+    """The cities in the last memory."""
+    return [entry.split(": ")[1] for entry in last_memory(messages).split("; ")]
 
 
 def test_rows_are_those_of_a_dataset():
@@ -42,25 +61,38 @@ def test_splits_and_seeds_share_no_episode():
     assert len(set(ids)) == len(ids) == 800
 
 
+def test_half_of_the_people_are_somebody_s_friend():
+    rows = world_rows(500, objectives=4)
+    people = [(row["question_id"], *pair) for row in rows for pair in zip(row["people"], row["answers"], strict=True)]
+    friends = [who for _, who, _ in people if who.endswith(FRIEND)]
+    assert len(friends) / len(people) == pytest.approx(0.5, abs=0.034)  # three standard errors
+    for question_id, who, city in people:
+        last = friend_of(question_id, who.removesuffix(FRIEND)) if who.endswith(FRIEND) else who
+        assert city == city_of(question_id, last)
+        assert searches(question_id, who)[-1] == last != who.removesuffix(FRIEND) or searches(question_id, who) == [who]
+
+
 def test_a_name_says_nothing_about_the_city():
-    """Who lives where is drawn anew in every episode: each person is seen in nearly every city."""
-    rows = world_rows(3000, objectives=4)
-    homes = {person: set() for person in PEOPLE}
-    for row in rows:
-        for person, city in zip(row["people"], row["answers"], strict=True):
-            homes[person].add(city)
-    # 300 draws of 24 cities for each person: a given one is missed with probability (23/24)^300 = 3e-6.
+    """Who lives where is drawn anew in every episode: each person is seen in every city."""
+    homes = {person: {city_of(f"train-0-4-{n}", person) for n in range(300)} for person in PEOPLE}
+    # A given city is missed in 300 draws with probability (23/24)^300 = 3e-6.
     assert {len(cities) for cities in homes.values()} == {len(CITIES)}
 
 
-def test_what_is_searched_for_comes_first_and_is_true():
-    (row,) = world_rows(1)
-    environment = WorldEnvironment()
-    environment.reset(**row)
-    for person, city in zip(row["people"], row["answers"], strict=True):
-        first, second = environment.search(person).split("\n\n")
-        assert first == f"(1) {person} lives in {city}."
-        assert person not in second
+def test_a_passage_tells_the_truth_about_the_person_searched_for_and_others():
+    """The person's place among the others says nothing; the name is in bold."""
+    places = set()
+    for row in world_rows(30, objectives=1):
+        environment = WorldEnvironment()
+        environment.reset(**row)
+        for person in searches(row["question_id"], row["people"][0]):
+            result = environment.search(person)
+            city, friend = city_of(row["question_id"], person), friend_of(row["question_id"], person)
+            assert f"{BOLD.format(person)} lives in {city} and is friends with {friend}." in result
+            assert result.count(" lives in ") in (1, PEOPLE_IN_A_PASSAGE)  # one of 40 people is left over
+            assert result.count("**") == 2
+            places.add(result[: result.index("**")].count(" lives in "))
+    assert places == {0, 1, 2}
 
 
 def test_environments_of_two_episodes_are_apart():
@@ -76,11 +108,12 @@ def test_a_query_without_a_name_finds_distractors_only():
     (found,) = WorldRetriever("train-0-4-0").search(["Atlantis"], 3)
     assert [passage.score for passage in found] == [0.0] * 3
     assert len({passage.id for passage in found}) == 3
+    assert not any("**" in passage.text for passage in found)
 
 
 def test_k_is_clamped_to_the_world():
     (found,) = WorldRetriever("train-0-4-0").search(["Anna"], 1000)
-    assert len(found) == len(PEOPLE)
+    assert len(found) == -(-len(PEOPLE) // PEOPLE_IN_A_PASSAGE)
 
 
 def test_a_careful_expert_is_right():
@@ -88,7 +121,20 @@ def test_a_careful_expert_is_right():
     traces = [CAREFUL.trace(row) for row in rows]
     assert exact_match_reward(traces, [row["answers"] for row in rows]) == [1.0] * 20
     assert all(is_well_formed(trace) for trace in traces)
-    assert [message["role"] for message in traces[0]] == ["assistant", "tool"] * 3 + ["assistant"]
+    hops = sum(len(searches(rows[0]["question_id"], who)) for who in rows[0]["people"])
+    assert [message["role"] for message in traces[0]] == ["assistant", "tool"] * hops + ["assistant"]
+
+
+def test_a_friend_whose_home_is_still_unknown_stands_at_the_end_of_the_memory():
+    row = next(row for row in world_rows(50, objectives=2) if row["people"][1].endswith(FRIEND))
+    messages = CAREFUL.trace(row)
+    first, friend = (
+        searches(row["question_id"], row["people"][0])[-1],
+        searches(row["question_id"], row["people"][1])[1],
+    )
+    assert messages[-3]["content"].startswith(f"<mem>1. {first}: {row['answers'][0]}; 2. {friend}</mem>")
+    assert f'"query": "{friend}"' in messages[-3]["content"]
+    assert last_memory(messages) == f"1. {first}: {row['answers'][0]}; 2. {friend}: {row['answers'][1]}"
 
 
 def test_an_expert_forgets_and_misreads_at_its_rates():
@@ -96,8 +142,7 @@ def test_an_expert_forgets_and_misreads_at_its_rates():
     facts = [
         (city, note)
         for row in rows
-        for city, entry in zip(row["answers"], last_memory(Expert(0.5, 0.1, 0.06).trace(row)).split("; "), strict=True)
-        for note in [entry.split(". ")[1]]
+        for city, note in zip(row["answers"], notes(Expert(0.5, 0.1, 0.06).trace(row)), strict=True)
     ]
     often = [note for city, note in facts if CITIES.index(city) < len(CITIES) // 2]
     rarely = [note for city, note in facts if CITIES.index(city) >= len(CITIES) // 2]
@@ -105,15 +150,15 @@ def test_an_expert_forgets_and_misreads_at_its_rates():
     assert often.count(UNKNOWN) / len(often) == pytest.approx(0.5, abs=0.034)
     assert rarely.count(UNKNOWN) / len(rarely) == pytest.approx(0.1, abs=0.021)
     wrong = [note for city, note in facts if note not in (UNKNOWN, city)]
-    # A distractor's city is the right one by chance in one of 24 cases.
-    assert len(wrong) / len(facts) == pytest.approx(0.06 * 23 / 24, abs=0.012)
+    # Three people of one passage live in one city by chance in one of 576 cases.
+    assert len(wrong) / len(facts) == pytest.approx(0.06, abs=0.012)
 
 
 def test_an_expert_guesses_what_its_memory_lost():
     forgetful = Expert(forget_often=1.0, forget_rarely=1.0, misread=0.0)
     for row in world_rows(20):
         messages = forgetful.trace(row)
-        assert last_memory(messages) == "1. unknown; 2. unknown; 3. unknown; 4. unknown"
+        assert notes(messages) == [UNKNOWN] * 4
         assert all(city in CITIES for city in extract_answer(messages).split("; "))
 
 
