@@ -66,7 +66,7 @@ class Job:
         at: steps that are tested. The training ends with the last. The last `LAST` of them count as the result: all
             numbers of objectives are tested there, before it the first one alone.
         test_turns: limit of an episode there.
-        test_turn_length: limit of a turn there, in tokens; a memory of 8 objectives has 34.
+        test_turn_length: limit of a turn there, in tokens; an answer of 8 objectives, with its memory, has 52.
     """
 
     cell: str
@@ -78,7 +78,7 @@ class Job:
     questions: int = 64
     at: tuple[int, ...] = (0, 20, 40, 45, 50)
     test_turns: int = 18
-    test_turn_length: int = 48
+    test_turn_length: int = 64
 
     def path(self, folder: Path) -> Path:
         return folder / f"{self.cell}-{self.seed}.json"

@@ -132,17 +132,20 @@ def test_the_model_is_tiny_and_depends_on_its_seed_alone(tokenizer):
 # The cold start
 
 SMALL = Recipe(
-    (1, 2), 8, (Phase(2, (1, 1), ({"memory": 2},)), Phase(1, (1, 1), ({"memory": 2, "answer_memory": 1}, {"full": 3})))
+    (Phase(2, (1, 1), ({"memory": 2},)), Phase(1, (1, 1), ({"memory": 2, "answer_memory": 1}, {"full": 3}))),
+    objectives=(1, 2),
+    traces=8,
 )
 
 
 def test_the_cold_start_depends_on_its_seed_alone():
     losses = []
     for seed in (0, 0, 1):
-        model = cold_start.cold_start(seed, SMALL, on_step=lambda step, loss: losses.append((step, loss)))
+        model = cold_start.cold_start(seed, [SMALL, SMALL], on_step=lambda step, loss: losses.append((step, loss)))
     assert not model.training
-    assert [step for step, _ in losses] == [1, 2, 3] * 3
-    assert losses[:3] == losses[3:6] != losses[6:]
+    assert [step for step, _ in losses] == [1, 2, 3] * 6
+    assert losses[:6] == losses[6:12] != losses[12:]
+    assert losses[0] != losses[3]  # the second recipe goes on where the first stopped
 
 
 def test_phases_see_what_they_are_told(encoder, monkeypatch):

@@ -50,32 +50,42 @@ class Phase(NamedTuple):
     batches: tuple[dict[str, int], ...]
 
 
-# Single turns first: what is to be looked up stands near by there, and is learned much faster than from whole episodes.
-_TURNS = (2, 4, 4, 4, 3, 3, 2, 1)
-PHASES = (
-    Phase(450, _TURNS, ({"memory": 32},)),
-    Phase(450, _TURNS, ({"memory": 32}, {"answer_memory": 16})),
-    Phase(2100, (3, 5, 5, 5, 3, 3, 2, 2), ({"memory": 24, "answer_memory": 12}, {"full": 3, "answer_full": 3})),
-)
-
-
 @dataclass(frozen=True)
 class Recipe:
-    """How the cold start is trained.
+    """How a model is trained.
 
     Attributes:
-        objectives: people asked for in a question.
-        traces: expert episodes for each number of objectives.
         phases: what a step sees. Over all of their steps the learning rates fall linearly to 0.
         matrix_lr: Muon's learning rate, for the weight matrices.
         other_lr: AdamW's, for embeddings, norms and biases.
+        objectives: people asked for in a question.
+        traces: expert episodes for each number of objectives.
     """
 
-    objectives: tuple[int, ...] = (1, 2, 3, 4, 5, 6, 8, 10)
-    traces: int = 600
-    phases: tuple[Phase, ...] = PHASES
+    phases: tuple[Phase, ...]
     matrix_lr: float = 0.02
     other_lr: float = 4e-3
+    objectives: tuple[int, ...] = (1, 2, 3, 4, 5, 6, 8, 10)
+    traces: int = 600
+
+
+_TURNS, _FEW, _MANY = (2, 4, 4, 4, 3, 3, 2, 1), (3, 5, 5, 5, 3, 3, 2, 2), (1, 2, 2, 3, 3, 4, 5, 5)
+RECIPES = (
+    # Single turns first: what is to be looked up stands near by, and is learned much faster than from whole episodes.
+    Recipe(
+        (
+            Phase(450, _TURNS, ({"memory": 32},)),
+            Phase(450, _TURNS, ({"memory": 32}, {"answer_memory": 16})),
+            Phase(2100, _FEW, ({"memory": 24, "answer_memory": 12}, {"full": 3, "answer_full": 3})),
+        )
+    ),
+    # Then longer questions.
+    Recipe(
+        (Phase(2000, _MANY, ({"memory": 24, "answer_memory": 12}, {"full": 2, "answer_full": 2})),),
+        matrix_lr=0.01,
+        other_lr=2e-3,
+    ),
+)
 
 
 class Example(NamedTuple):
@@ -174,22 +184,23 @@ class TraceEncoder:
 
 
 def cold_start(
-    seed: int = 0, recipe: Recipe | None = None, on_step: OnStep = lambda step, loss: None
+    seed: int = 0, recipes: Iterable[Recipe] = RECIPES, on_step: OnStep = lambda step, loss: None
 ) -> Qwen2ForCausalLM:
-    """Trains a tiny model from random weights. Everything depends on `seed` and `recipe` alone.
+    """Trains a tiny model from random weights. Everything depends on `seed` and `recipes` alone.
 
     Args:
         seed: of the weights and the order of examples.
-        recipe: how it is trained.
-        on_step: called after each step.
+        recipes: how it is trained, one after the other.
+        on_step: called after each step of each recipe.
 
     Returns:
         The model, in eval mode.
     """
-    recipe = recipe or Recipe()
     tokenizer = tiny.build_tokenizer()
     model = tiny.build_model(tokenizer, seed)
-    fit(model, teach(TraceEncoder(tokenizer), recipe), recipe, seed, on_step)
+    encoder = TraceEncoder(tokenizer)
+    for recipe in recipes:
+        fit(model, teach(encoder, recipe), recipe, seed, on_step)
     return model
 
 
