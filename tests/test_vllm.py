@@ -1,35 +1,21 @@
 """Server mode against a real vLLM: run with `make test-vllm`, which installs it."""
 
-from pathlib import Path
-
 import pytest
 import torch
-from datasets import Dataset
-from peft import LoraConfig
 from requests.adapters import HTTPAdapter
-from transformers import AutoModelForCausalLM, AutoTokenizer
 from trl.generation.vllm_client import VLLMClient
 
-from helpers import make_config
-from mempo_trl import MemPOTrainer
-from mempo_trl.cold_start import cold_start
-from mempo_trl.search import mempo_outcome_reward
-from mempo_trl.search.world import WorldEnvironment, world_rows
-from vllm_process import VLLMProcess
+from taught import build_taught, save_taught
+from test_distributed import run
+from vllm_process import DIFFERENCE, VLLMProcess, copy_folder, logs_of
 
 pytestmark = pytest.mark.vllm
 PORT = 8765
-DIFFERENCE = "sampling/sampling_logp_difference/mean"
 
 
 @pytest.fixture(scope="module")
-def start(tmp_path_factory):
-    """The world's model after its cold start: it searches, writes memories and answers."""
-    folder = tmp_path_factory.mktemp("start")
-    model, tokenizer = cold_start(folder / "cache")
-    model.save_pretrained(folder / "model")
-    tokenizer.save_pretrained(folder / "model")
-    return folder / "model"
+def start(tmp_path_factory, tokenizer):
+    return save_taught(tmp_path_factory.mktemp("start"), tokenizer)
 
 
 @pytest.fixture(scope="module")
@@ -42,45 +28,26 @@ def server(start, tmp_path_factory):
     process.stop()
 
 
-def copy_folder(source: Path, target: Path) -> None:
-    target.mkdir(parents=True)
-    for path in source.iterdir():
-        (target / path.name).write_bytes(path.read_bytes())
-
-
 @pytest.fixture
 def build(start, server, tmp_path, monkeypatch):
     """A trainer on the server."""
     server.transfer(monkeypatch)
 
-    def make(folder="out", peft_config=None, **options):
-        config = make_config(
-            tmp_path / folder, use_vllm=True, vllm_mode="server", vllm_server_base_url=server.url,
-            vllm_server_timeout=5,
-            **{"max_completion_length": 400, "max_turn_length": 64, "learning_rate": 3e-3, "max_steps": 2, **options},
-        )  # fmt: skip
-        return MemPOTrainer(
-            AutoModelForCausalLM.from_pretrained(start), mempo_outcome_reward, config,
-            Dataset.from_list(world_rows(8, objectives=3)), processing_class=AutoTokenizer.from_pretrained(start),
-            environment_factory=WorldEnvironment, peft_config=peft_config,
-        )  # fmt: skip
+    def make(weights="full", **options):
+        options = {"vllm_server_timeout": 5, **server.options, **options}
+        return build_taught(tmp_path / "out", start, weights, **options)
 
     return make
 
 
-def logs_of(trainer, name):
-    return [log[name] for log in trainer.state.log_history if name in log]
-
-
 @pytest.mark.parametrize("context", ["full", "memory"])
-@pytest.mark.parametrize("lora", [False, True])
-def test_training_against_the_server(build, context, lora):
+@pytest.mark.parametrize("weights", ["full", "lora"])
+def test_training_against_the_server(build, context, weights):
     """Sampled log-probs are the trainer's, before the first update and after it: the new weights have arrived."""
-    peft_config = LoraConfig(r=8, target_modules="all-linear", init_lora_weights=False) if lora else None
-    trainer = build(context=context, peft_config=peft_config, max_steps=3)
+    trainer = build(weights, context=context, max_steps=3)
     trainer.train()
     print("mean difference of log-probs by step:", logs_of(trainer, DIFFERENCE))
-    assert max(logs_of(trainer, "rollout/turns")) > 2
+    assert max(logs_of(trainer, "rollout/turns")) > 1.5
     assert all(difference < 1e-3 for difference in logs_of(trainer, DIFFERENCE))
     assert any(trainer.last_rollout.memories.judged)
 
@@ -102,13 +69,25 @@ def test_a_changed_parameter_changes_the_output(build):
     def greedy():
         trainer._last_loaded_step = -1
         trainer.vllm_generation.temperature = 0.0
-        return trainer._generate_single_turn([trainer._tokenizer.encode("Where does")] * 2, None, {}, 1)
+        return trainer._generate_single_turn([trainer._tokenizer.encode("capital of")] * 2, None, {}, 1)
 
     before = greedy()
     assert greedy() == before
     with torch.no_grad():
         trainer.model.model.layers[-1].mlp.down_proj.weight.mul_(3.0)
     assert greedy()[1] != before[1]
+
+
+@pytest.mark.parametrize("context", ["full", "memory"])
+@pytest.mark.parametrize("weights", ["full", "lora"])
+def test_two_processes(start, server, tmp_path, context, weights):
+    """Rank 0 asks the server for both: each has its own turns, and both the same parameters in the end."""
+    two = run(tmp_path / "two", 2, context, weights, start, PORT, server.folder, script="two_ranks_taught.py")
+    for rank in two:
+        assert len(rank["differences"]) in (0, 2)  # logged by the main process
+        assert max(rank["turns"]) > 1
+    assert max(two[0]["differences"]) < 1e-3
+    assert torch.equal(two[0]["trained"], two[1]["trained"])
 
 
 # A server that is not as it should be

@@ -122,8 +122,8 @@ class MemPOTrainer(ResumableTrainer, HubTrainer, GRPOTrainer):
                 f"with tools: {error} Set tokenizer.chat_template to one that renders earlier messages the same "
                 "whatever follows, e.g. trl.chat_template_utils.qwen2_5_training_chat_template"
             ) from error
-        except ConnectionError as error:
-            if not args.use_vllm:
+        except OSError as error:  # what requests raises is one
+            if "vLLM server can't be reached" not in str(error):
                 raise
             name = model if isinstance(model, str) else get_config_model_id(model.config)
             raise unreachable(args, name) from error
