@@ -16,7 +16,7 @@ class FakeHub:
 
     def __init__(self):
         self.files = defaultdict(dict)
-        self.broken = set()  # repositories whose commits are answered with 500
+        self.broken = set()  # repositories whose commits of large files are answered with 500
         self.unknown = []  # requests for which there is no endpoint here
         self._large = {}
 
@@ -48,7 +48,7 @@ class FakeHub:
         return 404, {"error": "there is no such endpoint"}
 
     def _commit(self, repository, operations):
-        if repository in self.broken:
+        if repository in self.broken and any(operation["key"] == "lfsFile" for operation in operations):
             return 500, {"error": "the Hub is out of order"}
         for operation in operations:
             value = operation["value"]

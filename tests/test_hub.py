@@ -1,7 +1,10 @@
 """Model cards, and pushes to a stand-in for the Hub; a process of its own, since HF_ENDPOINT is read at import."""
 
 import io
+import json
 import os
+import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -9,26 +12,40 @@ from pathlib import Path
 import pandas as pd
 import yaml
 from safetensors.torch import load, load_file
+from trl import TrlParser
 
 from fake_hub import serve
 from helpers import make_config
+from mempo_trl import MemPOConfig
 from mempo_trl.hub import configuration_section, results_section
 from mempo_trl.resume import find_fault
 
 TESTS = Path(__file__).parent
 
 
-def push(hub, output):
-    env = {
+def environment(hub):
+    return {
         **os.environ, "HF_ENDPOINT": hub.url, "HF_HUB_OFFLINE": "0", "HF_HUB_DISABLE_XET": "1", "HF_TOKEN": "hf_secret",
         "HF_HUB_DISABLE_TELEMETRY": "1", "OMP_NUM_THREADS": "1", "PYTHONPATH": str(TESTS),
     }  # fmt: skip
+
+
+def push(hub, output):
     command = [sys.executable, str(TESTS / "push_to_hub.py"), str(output)]
-    result = subprocess.run(command, env=env, capture_output=True, text=True, timeout=300)
+    result = subprocess.run(command, env=environment(hub), capture_output=True, text=True, timeout=300)
     assert result.returncode == 0, result.stderr[-3000:]
     assert "the run has come to its end" in result.stdout
     assert hub.unknown == []
     return result
+
+
+def run_remedy(hub, result):
+    """The first command that the warnings give, once the Hub is in order again."""
+    hub.broken = set()
+    command = shlex.split(re.search(r"hf (upload .+)", result.stderr)[1])
+    hf = str(Path(sys.executable).with_name("hf"))
+    done = subprocess.run([hf, *command], env=environment(hub), capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr[-3000:]
 
 
 def check_output(output):
@@ -67,22 +84,44 @@ def test_a_failed_upload_loses_nothing(tmp_path):
     with serve() as hub:
         hub.broken = {"me/policy"}
         result = push(hub, output)
-    check_output(output)
-    assert (output / "README.md").exists()
-    assert hub.files["me/policy"] == {}
-    # Those of a checkpoint, and the last. The Hub's own word is in it, and what to do.
-    assert result.stderr.count("an upload to me/policy failed: ") >= 2
-    assert "the Hub is out of order" in result.stderr
-    assert f"hf upload me/policy {output} . --exclude 'checkpoint-*'" in result.stderr
+        check_output(output)
+        assert (output / "README.md").exists()
+        assert hub.files["me/policy"] == {}
+        # Those of a checkpoint, and the last. The Hub's own word is in it, and what to do.
+        assert result.stderr.count("an upload to me/policy failed: ") >= 2
+        assert "the Hub is out of order" in result.stderr
+        assert f"hf upload me/policy {output} . --exclude 'checkpoint-*'" in result.stderr
+        run_remedy(hub, result)
+    assert {"model.safetensors", "README.md", "config.json"} <= hub.files["me/policy"].keys()
+    assert not any(name.startswith("checkpoint-") for name in hub.files["me/policy"])
+
+
+def test_failed_uploads_of_completions_can_be_made_up_for(tmp_path):
+    with serve() as hub:
+        hub.broken = {"datasets/me/completions"}
+        result = push(hub, tmp_path / "out")
+        check_output(tmp_path / "out")
+        assert "model.safetensors" in hub.files["me/policy"]
+        assert "an upload to datasets/me/completions failed: " in result.stderr
+        assert hub.files["datasets/me/completions"].keys() == {"README.md"}
+        run_remedy(hub, result)
+    names = {path.name for path in (tmp_path / "out" / "completions").glob("*.parquet")}
+    assert names <= hub.files["datasets/me/completions"].keys()
 
 
 def test_the_card_shows_what_was_set(tmp_path):
-    section = configuration_section(make_config(tmp_path, hub_token="hf_secret", learning_rate=3e-6, beta=0.001))
+    secret = {"hub_token": "hf_secret", "model_init_kwargs": {"token": "hf_secret", "dtype": "bfloat16"}}
+    section = configuration_section(make_config(tmp_path, **secret, learning_rate=3e-6, beta=0.001))
+    assert "hf_secret" not in section
     options = yaml.safe_load(section.split("```yaml\n")[1].split("```")[0])
     assert options["learning_rate"] == 3e-6
     assert options["memory_weight"] == 1.0  # the method's own are shown as they are,
     assert "adam_beta1" not in options  # of the rest those that were changed
-    assert not {"hub_token", "output_dir"} & options.keys()
+    assert options["model_init_kwargs"] == {"dtype": "bfloat16"}
+    assert not {"hub_token", "output_dir", "accelerator_config", "debug", "disable_tqdm"} & options.keys()
+    (tmp_path / "card.yaml").write_text(yaml.safe_dump(options))
+    (again,) = TrlParser(MemPOConfig).parse_args_and_config(["--config", str(tmp_path / "card.yaml")])
+    assert {name: json.loads(again.to_json_string())[name] for name in options} == options
 
 
 def test_the_table_has_the_last_value_of_each_metric():

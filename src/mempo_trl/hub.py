@@ -17,6 +17,8 @@ logger = get_logger(__name__)
 
 # What says where a run was, not what it was.
 _PLACES = ("output_dir", "run_name", "logging_dir", "report_to", "trackio_space_id", "resume_from_checkpoint")
+# What is no choice of this run; and what `--config` refuses beside steps_per_generation, from which it follows.
+_NOISE = ("accelerator_config", "debug", "disable_tqdm", "generation_batch_size")
 
 
 class HubTrainer(Trainer):
@@ -43,7 +45,7 @@ class HubTrainer(Trainer):
         upload = super().push_to_hub(commit_message, blocking=False, **kwargs)
         if upload is None or not blocking:
             return upload
-        return None if self._warn_if_failed(upload, self.hub_model_id, self.args.output_dir) else upload.result()
+        return None if self._warn_if_policy_failed(upload) else upload.result()
 
     def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
         self._warn_of_failed()
@@ -54,7 +56,8 @@ class HubTrainer(Trainer):
         self._warn_of_failed()
         scheduler = self.commit_scheduler
         if scheduler is not None:
-            self._warn_if_failed(scheduler.trigger(), f"datasets/{scheduler.repo_id}", scheduler.folder_path)
+            command = f"hf upload {scheduler.repo_id} {scheduler.folder_path} . --repo-type dataset"
+            _warn_if_failed(scheduler.trigger(), f"datasets/{scheduler.repo_id}", f"the completions: {command}")
 
     def _warn_of_failed(self) -> None:
         """Says once what became of the checkpoints' uploads, which run in the background."""
@@ -63,16 +66,21 @@ class HubTrainer(Trainer):
             done = [job for job in push.jobs if job.done()]
             push.jobs = [job for job in push.jobs if job not in done]
             for job in done:
-                self._warn_if_failed(job, self.hub_model_id, self.args.output_dir)
+                self._warn_if_policy_failed(job)
 
-    def _warn_if_failed(self, upload: Future, repository: str, folder: str | Path) -> bool:
-        error = upload.exception()
-        if error is not None:
-            logger.warning(
-                f"an upload to {repository} failed: {error}\nNothing is lost: {folder} holds what was to be sent. To "
-                f"push it later: hf upload {repository} {folder} . --exclude '{PREFIX_CHECKPOINT_DIR}-*'"
-            )
-        return error is not None
+    def _warn_if_policy_failed(self, upload: Future) -> bool:
+        command = f"hf upload {self.hub_model_id} {self.args.output_dir} . --exclude '{PREFIX_CHECKPOINT_DIR}-*'"
+        return _warn_if_failed(upload, self.hub_model_id, f"all of the output folder but its checkpoints: {command}")
+
+
+def _warn_if_failed(upload: Future, repository: str, remedy: str) -> bool:
+    error = upload.exception()
+    if error is not None:
+        logger.warning(
+            f"an upload to {repository} failed: {error}\nNothing is lost: all that was to be sent is on disk. To send "
+            f"{remedy}"
+        )
+    return error is not None
 
 
 def configuration_section(args: MemPOConfig) -> str:
@@ -82,10 +90,19 @@ def configuration_section(args: MemPOConfig) -> str:
     shown = {
         field.name: options[field.name]
         for field in fields(args)
-        if field.name in options and field.name not in _PLACES and "token" not in field.name.split("_")
+        if field.name in options and field.name not in _PLACES + _NOISE
         if field.name in own or options[field.name] != _default(field)
     }
-    return f"## Configuration\n\n```yaml\n{yaml.safe_dump(shown, sort_keys=False)}```\n"
+    return f"## Configuration\n\n```yaml\n{yaml.safe_dump(_without_tokens(shown), sort_keys=False)}```\n"
+
+
+def _without_tokens(value: Any) -> Any:
+    """`value` without the keys, at any depth, that name an access token."""
+    if isinstance(value, list):
+        return [_without_tokens(item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    return {key: _without_tokens(item) for key, item in value.items() if "token" not in str(key).split("_")}
 
 
 def _default(field: Field) -> Any:
