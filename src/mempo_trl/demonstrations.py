@@ -13,13 +13,10 @@ from .search.environment import SearchEnvironment
 from .search.expert import gold_conversation
 from .search.rewards import mempo_outcome_reward
 from .search.rows import Row
-from .search.world import Expert
+from .search.world import CAREFUL
 from .tracing import recorded_trajectory, trajectory_trace
 from .trajectory import Trajectory
 from .turns import find_turns
-
-# An expert that forgets nothing and misreads nothing.
-CAREFUL = Expert(forget_often=0.0, forget_rarely=0.0, misread=0.0)
 
 
 def expert_trajectories(

@@ -9,6 +9,7 @@ from mempo_trl.search.rewards import exact_match_reward, extract_answer, is_well
 from mempo_trl.search.rows import validate_rows
 from mempo_trl.search.world import (
     BOLD,
+    CAREFUL,
     CITIES,
     FRIEND,
     PEOPLE,
@@ -22,8 +23,6 @@ from mempo_trl.search.world import (
     searches,
     world_rows,
 )
-
-CAREFUL = Expert(forget_often=0.0, forget_rarely=0.0, misread=0.0)
 
 
 def last_memory(messages):
@@ -69,7 +68,8 @@ def test_half_of_the_people_are_somebody_s_friend():
     for question_id, who, city in people:
         last = friend_of(question_id, who.removesuffix(FRIEND)) if who.endswith(FRIEND) else who
         assert city == city_of(question_id, last)
-        assert searches(question_id, who)[-1] == last != who.removesuffix(FRIEND) or searches(question_id, who) == [who]
+        name = who.removesuffix(FRIEND)
+        assert searches(question_id, who) == ([name, last] if who.endswith(FRIEND) else [who])
 
 
 def test_a_name_says_nothing_about_the_city():
@@ -170,6 +170,11 @@ def test_an_expert_who_sees_the_history_reads_off_what_its_memory_lost():
         assert extract_answer(full).split("; ") == row["answers"] != extract_answer(memory).split("; ")
         assert full[:-1] == memory[:-1]
         assert last_memory(full) == last_memory(memory)
+
+
+def test_an_expert_knows_two_contexts():
+    with pytest.raises(ValueError, match='context must be "full" or "memory", got \'history\''):
+        CAREFUL.trace(world_rows(1)[0], "history")
 
 
 @pytest.mark.parametrize("objectives", [0, 11])

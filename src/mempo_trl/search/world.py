@@ -175,7 +175,12 @@ class Expert:
 
         Returns:
             The assistant's and the tool's messages in turn; an assistant message's `content` is its whole text.
+
+        Raises:
+            `ValueError`: there is no such context.
         """
+        if context not in ("full", "memory"):
+            raise ValueError(f'context must be "full" or "memory", got {context!r}')
         rng = random.Random(_hash("expert", row["question_id"]))
         environment = WorldEnvironment()
         messages: list[dict[str, Any]] = []
@@ -206,6 +211,10 @@ class Expert:
             return UNKNOWN
         others = [other for other in CITIES if other in result and other != city]
         return rng.choice(others or [city]) if chance < forget + self.misread else city
+
+
+# An expert that forgets nothing and misreads nothing.
+CAREFUL = Expert(forget_often=0.0, forget_rarely=0.0, misread=0.0)
 
 
 def memory_block(notes: list[str]) -> str:
