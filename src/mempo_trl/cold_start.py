@@ -1,6 +1,8 @@
 """The cold start of the embedded world: a tiny model learns from an expert's traces until it can search.
 
-    python -m mempo_trl.cold_start        # makes the model that the package ships, again: 20 minutes on one CPU core
+    python -m mempo_trl.cold_start cold_start.safetensors
+
+makes the model that the package ships, again, in some 20 minutes on one CPU core.
 
 It learns the expert's turns in both contexts (method.md, section 6), careless memories included. It also learns to
 answer straight after a memory and after a history, as the memory reward asks it to (section 3): a model that has never
@@ -8,6 +10,7 @@ seen these contexts gives a P that means nothing.
 """
 
 import argparse
+import hashlib
 import json
 import random
 from collections.abc import Callable, Iterable
@@ -263,9 +266,9 @@ def token_losses(model: Qwen2ForCausalLM, examples: list[Example]) -> tuple[Tens
 
 
 def main() -> None:
-    """Makes the weights that the package ships, and beside them a record of how: seed, losses of the first steps."""
+    """Makes the weights that the package ships, and beside them a record: seed, losses of the first steps, SHA-256."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--output", type=Path, default=tiny.START, help="default: the package's own file")
+    parser.add_argument("output", type=Path, help="file for the weights; the record is beside it, as .json")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     losses: list[float] = []
@@ -275,9 +278,13 @@ def main() -> None:
         if step % 100 == 0:
             print(f"step {step}: loss {sum(losses[-100:]) / 100:.3f}", flush=True)
 
-    model = cold_start(tiny.START_SEED, on_step=on_step)
+    model = cold_start(tiny.START_SEED, RECIPES, on_step)
     save_model(model, arguments.output)
-    record = {"seed": tiny.START_SEED, "first_losses": [round(loss, 4) for loss in losses[:5]]}
+    record = {
+        "seed": tiny.START_SEED,
+        "first_losses": [round(loss, 4) for loss in losses[:5]],
+        "sha256": hashlib.sha256(arguments.output.read_bytes()).hexdigest(),
+    }
     arguments.output.with_suffix(".json").write_text(json.dumps(record) + "\n")
 
 
