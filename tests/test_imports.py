@@ -41,7 +41,9 @@ def test_the_method_knows_no_trainer_and_no_task():
 def test_the_task_knows_no_torch_and_no_method():
     names = imported_by("search")
     assert not [name for name in names if name.split(".")[0] in ("torch", "trl", "transformers")]
-    assert not [name for name in names if name.startswith("mempo_trl") and not name.startswith("mempo_trl.search")]
+    allowed = ("mempo_trl.search", "mempo_trl.text")
+    assert not [name for name in names if name.startswith("mempo_trl") and not name.startswith(allowed)]
+    assert imports(SOURCE / "text.py") == set()
 
 
 def test_the_context_knows_neither():

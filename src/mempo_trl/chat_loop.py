@@ -8,7 +8,8 @@ from typing import Any
 
 from .context import visible_start
 from .endpoints import ChatReply
-from .rollout import LAST_TURN_NOTE, TurnLimits, is_done, valid_unicode
+from .rollout import LAST_TURN_NOTE, TurnLimits, is_done
+from .text import valid_unicode
 from .tools import call_tool, run_concurrently, tool_schemas
 from .trajectory import TOOL_CALL, Message, Trajectory, TurnTokens, read_tool_calls
 from .turns import find_turns

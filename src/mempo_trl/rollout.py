@@ -12,7 +12,7 @@ from trl import GRPOTrainer
 from trl.chat_template_utils import parse_response
 
 from .context import visible_context
-from .search.environment import escape
+from .text import escape, valid_unicode
 from .tools import ToolResult, call_tool, run_concurrently
 from .turns import find_turns
 
@@ -107,11 +107,6 @@ def is_done(environment: Any) -> bool:
     """Whether the environment ends the episode. A `done` that can be called is a tool of that name, not the answer."""
     done = getattr(environment, "done", False)
     return bool(done) and not callable(done)
-
-
-def valid_unicode(text: str) -> str:
-    """`text` with "?" for lone surrogates, which JSON can name (\\ud800) and no tokenizer can encode."""
-    return text.encode("utf-8", "replace").decode("utf-8")
 
 
 def tool_suffix_ids(
@@ -242,19 +237,22 @@ class TurnLoop:
     def _tool_message(self, call: Mapping[str, Any], result: ToolResult) -> dict[str, Any]:
         limit = self.limits.max_tool_length
         # No vocabulary packs more than a few dozen characters in a token: what is beyond need not be encoded.
-        text = self._plain(result.text[: 64 * limit])
-        ids = self.tokenizer.encode(text, add_special_tokens=False)
+        text, ids = self._plain(result.text[: 64 * limit])
         if len(ids) > limit:
             text = self.tokenizer.decode(ids[:limit])
         if len(ids) > limit or len(result.text) > 64 * limit:
             text += CUT_MARKER
-        return {"role": "tool", "name": self._plain(call.get("function", call)["name"]), "content": text}
+        name, _ = self._plain(call.get("function", call)["name"])
+        return {"role": "tool", "name": name, "content": text}
 
-    def _plain(self, text: str) -> str:
-        """`text` as the chat template can take it: valid Unicode, in which nothing is encoded as a special token."""
+    def _plain(self, text: str) -> tuple[str, list[int]]:
+        """`text` as the chat template can take it: valid Unicode, nothing encoded as a special token; and its ids."""
         text = valid_unicode(text)
         ids = self.tokenizer.encode(text, add_special_tokens=False)
-        return text if self._special_ids.isdisjoint(ids) else escape(text)
+        if not self._special_ids.isdisjoint(ids):
+            text = escape(text)
+            ids = self.tokenizer.encode(text, add_special_tokens=False)
+        return text, ids
 
     def _append_results(self, episode: Episode, messages: list[dict[str, Any]]) -> None:
         """Appends tool results if the episode and the engine have room for them and for one more token."""

@@ -3,15 +3,12 @@
 import logging
 from typing import Any
 
+from ..text import escape
 from .prompts import ANSWER_TAG
 from .retrieval import Passage, Retriever
 
 logger = logging.getLogger(__name__)
 
-# Every special token and tag in use opens with one of these: <mem>, <|im_end|>, <｜User｜>, </s>, [INST], [PAD7]. The
-# look-alikes behind the first of each kind become it under the Unicode normalisation (NFKC) of some tokenizers.
-_ESCAPED = {"<＜﹤": "&lt;", ">＞﹥": "&gt;", "[［﹇": "(", "]］﹈": ")"}
-_ESCAPES = str.maketrans({character: safe for characters, safe in _ESCAPED.items() for character in characters})
 _CUT = " ... (cut)"
 
 
@@ -92,14 +89,6 @@ class SearchEnvironment:
     def _failed(self, reason: str) -> str:
         self.failures += 1
         return escape(f"Error: {reason}. Try another search, or answer from what you know.")
-
-
-def escape(text: str) -> str:
-    """Makes `text` unable to open or close a tag, or to be encoded as a special token, in any common vocabulary.
-
-    `<` and `>` become `&lt;` and `&gt;`, square brackets become round ones, and what is no valid Unicode becomes `?`.
-    """
-    return text.translate(_ESCAPES).encode("utf-8", "replace").decode("utf-8")
 
 
 def _clip(text: str, length: int) -> str:

@@ -1,0 +1,19 @@
+"""Text from outside, made fit to be encoded."""
+
+# Every special token and tag in use opens with one of these: <mem>, <|im_end|>, <｜User｜>, </s>, [INST], [PAD7]. The
+# look-alikes behind the first of each kind become it under the Unicode normalisation (NFKC) of some tokenizers.
+_ESCAPED = {"<＜﹤": "&lt;", ">＞﹥": "&gt;", "[［﹇": "(", "]］﹈": ")"}
+_ESCAPES = str.maketrans({character: safe for characters, safe in _ESCAPED.items() for character in characters})
+
+
+def valid_unicode(text: str) -> str:
+    """`text` with "?" for lone surrogates, which JSON can name (\\ud800) and no tokenizer can encode."""
+    return text.encode("utf-8", "replace").decode("utf-8")
+
+
+def escape(text: str) -> str:
+    """Makes `text` unable to open or close a tag, or to be encoded as a special token, in any common vocabulary.
+
+    `<` and `>` become `&lt;` and `&gt;`, square brackets become round ones, and what is no valid Unicode becomes `?`.
+    """
+    return valid_unicode(text.translate(_ESCAPES))
