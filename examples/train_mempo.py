@@ -61,7 +61,7 @@ class MemPOScriptArguments(ScriptArguments):
         default=128, metadata={"help": "Questions that are kept for the evaluation; 0 for no evaluation."}
     )
     eval_every: int = field(default=10, metadata={"help": "Steps between two evaluations during training; 0 for none."})
-    trace_every: int = field(default=20, metadata={"help": "Steps between two batches in the trace file."})
+    trace_every: int = field(default=20, metadata={"help": "Steps between two batches in the trace file; 0 for none."})
 
 
 class QuietProgress(ProgressCallback):
@@ -83,8 +83,13 @@ def load_questions(script_args, training_args):
         test = splits[script_args.dataset_test_split].shuffle(seed).take(held_out) if held_out else []
         return factory, splits[script_args.dataset_train_split], list(test)
     if script_args.dataset == "world":
-        questions = training_args.generation_batch_size // training_args.num_generations * training_args.max_steps
-        return WorldEnvironment, world_rows(questions, k or 4, seed=seed), world_rows(held_out, k or 4, "eval")
+        k, steps, turns = k or 4, training_args.max_steps, training_args.max_turns
+        if steps <= 0:
+            raise ValueError(f"the embedded world needs max_steps, got {steps}: it has no end of questions. Set it")
+        if turns < 2 * k + 1:
+            raise ValueError(f"{k} objectives can take {2 * k + 1} turns, got max_turns {turns}. Set it to {2 * k + 2}")
+        questions = training_args.generation_batch_size // training_args.num_generations * steps
+        return WorldEnvironment, world_rows(questions, k, seed=seed), world_rows(held_out, k, "eval")
     task = open_task(script_args.dataset, script_args.corpus, script_args.passages)
     rows = task.rows(k, seed=seed)
     return task.environment_factory, rows[held_out:], rows[:held_out]

@@ -37,5 +37,21 @@ def test_the_paper_s_settings():
     assert (settings["learning_rate"], settings["max_turns"], settings["objectives"]) == (1e-6, 16, 2)
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--max_steps", "-1"], "the embedded world needs max_steps, got -1"),
+        (["--objectives", "8"], "8 objectives can take 17 turns, got max_turns 10. Set it to 18"),
+        (["--objectives", "5"], "5 objectives can take 11 turns"),
+    ],
+)
+def test_what_the_world_cannot_do_is_refused(script, options, message):
+    config = ["--config", str(EXAMPLES / "configs" / "world.yaml"), "--use_cpu"]
+    parser = TrlParser((script["MemPOScriptArguments"], MemPOConfig, ModelConfig))
+    script_args, training_args, _ = parser.parse_args_and_config([*config, *options])
+    with pytest.raises(ValueError, match=message):
+        script["load_questions"](script_args, training_args)
+
+
 def test_the_script_is_short():
     assert len((EXAMPLES / "train_mempo.py").read_text().splitlines()) <= 150
