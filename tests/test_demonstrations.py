@@ -204,7 +204,7 @@ def test_a_full_row_counts_each_turn_once(chat, trace):
 
 def test_rows_are_what_the_agent_sees(chat, trace, environment_factory, model):
     """The agent, played through the same turns, is given the ids that a memory row has before its turn."""
-    from test_agent import ScriptedGenerate
+    from agent_script import ScriptedGenerate
 
     model.generate = ScriptedGenerate(chat.tokenizer, [turn["text"] for turn in trace["turns"]])
     agent = MemoryAgent(model, chat.tokenizer, environment_factory=environment_factory)
