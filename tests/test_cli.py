@@ -217,6 +217,15 @@ def test_an_evaluation_with_other_settings_needs_another_folder(evaluated, capsy
     assert "not 'other'" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("option", "value"), [("--request", '{"top_k": 5}'), ("--tool-choice", "none"), ("--tokenizer", "other")]
+)
+def test_an_evaluation_that_is_asked_for_otherwise_needs_another_folder(evaluated, capsys, option, value):
+    assert main(["eval", "--model", "other", "-o", str(evaluated), option, value]) == 1
+    name = option.removeprefix("--").replace("-", "_")
+    assert f"{name}=" in capsys.readouterr().err
+
+
 def test_an_evaluation_that_was_stopped_goes_on(evaluated, corpus, questions):
     lines = (evaluated / "episodes.jsonl").read_text().splitlines(keepends=True)
     (evaluated / "episodes.jsonl").write_text("".join(lines[:-3]) + lines[-3][:50])
@@ -255,7 +264,7 @@ def test_eval_of_a_local_model_gives_answer_probabilities(tmp_path, model, token
     import torch
     from transformers import AutoModelForCausalLM
 
-    from test_agent import CALL, ScriptedGenerate
+    from agent_script import CALL, ScriptedGenerate
 
     model.save_pretrained(tmp_path / "m")
     tokenizer.save_pretrained(tmp_path / "m")

@@ -109,7 +109,8 @@ def read_summary(path: str | Path) -> list[Score]:
     content = json.loads(path.read_text("utf-8"))
     if not isinstance(content, dict) or content.get("schema_version") != SUMMARY_VERSION or "scores" not in content:
         raise ValueError(
-            f"{path} is no summary of mempo eval, version {SUMMARY_VERSION}. The same mempo eval writes it"
+            f"{path} is no summary of mempo eval, version {SUMMARY_VERSION}. Run the same mempo eval command again: it "
+            "reads the episodes that are there and writes the summary anew"
         )
     return content["scores"]
 

@@ -58,8 +58,8 @@ def add_commands(commands: Any) -> None:
 
 # What the scores depend on: an evaluation that goes on must have it as it was.
 SETTINGS = (
-    "model", "served_model", "questions", "corpus", "top_k", "temperature", "top_p", "max_turn_length",
-    "max_tool_length", "max_completion_length", "max_turns", "context_turns",
+    "model", "served_model", "tokenizer", "tool_choice", "request", "questions", "corpus", "top_k", "temperature",
+    "top_p", "max_turn_length", "max_tool_length", "max_completion_length", "max_turns", "context_turns",
 )  # fmt: skip
 
 
