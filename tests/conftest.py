@@ -27,7 +27,8 @@ from trl.chat_template_utils import add_response_schema, qwen2_5_chat_template
 sys.path.insert(0, str(Path(__file__).parent))
 torch.set_num_threads(1)
 
-SHARED = Path(__file__).resolve().parents[2] / "shared" / "tokenizers"
+# A folder with vocabularies of published models; tests that need one are skipped without it.
+TOKENIZERS = Path(os.environ.get("MEMPO_TOKENIZERS", Path(__file__).resolve().parents[2] / "shared" / "tokenizers"))
 CORPUS = [
     "<mem>the capital of France is Paris</mem><think>I need one more fact.</think>",
     '<tool_call>\n{"name": "search", "arguments": {"query": "capital of Peru"}}\n</tool_call>',
@@ -73,7 +74,7 @@ def tokenizer() -> PreTrainedTokenizerFast:
 @pytest.fixture(params=["qwen2", "gpt-2"])
 def real_tokenizer(request):
     """A vocabulary of a published model, where this machine has one."""
-    path = SHARED / request.param
+    path = TOKENIZERS / request.param
     if not path.exists():
         pytest.skip(f"no {request.param} vocabulary here")
     return AutoTokenizer.from_pretrained(path)

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
+from launch import run
 from taught import WEIGHTS, build_taught, save_taught
-from test_distributed import run
 
 
 @pytest.fixture(scope="module")
@@ -12,9 +12,15 @@ def start(tmp_path_factory, tokenizer):
     return save_taught(tmp_path_factory.mktemp("start"), tokenizer)
 
 
+def skip_without_packages(weights):
+    if weights == "4-bit":
+        pytest.importorskip("bitsandbytes")
+
+
 @pytest.mark.parametrize("context", ["full", "memory"])
 @pytest.mark.parametrize("weights", WEIGHTS)
 def test_one_process(start, tmp_path, context, weights):
+    skip_without_packages(weights)
     trainer = build_taught(tmp_path, start, weights, context=context)
     before = [p.detach().clone() for p in trainer.model.parameters() if p.requires_grad]
     trainer.train()
@@ -28,6 +34,7 @@ def test_one_process(start, tmp_path, context, weights):
 @pytest.mark.parametrize("context", ["full", "memory"])
 @pytest.mark.parametrize("weights", WEIGHTS)
 def test_two_processes(start, tmp_path, context, weights):
+    skip_without_packages(weights)
     two = run(tmp_path / "two", 2, context, weights, start, script="two_ranks_taught.py")
     assert max(two[0]["turns"] + two[1]["turns"]) > 1
     assert torch.equal(two[0]["trained"], two[1]["trained"])

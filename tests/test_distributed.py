@@ -1,28 +1,10 @@
 """Two gloo processes against one, on the same turns: ragged episodes, groups split over the ranks."""
 
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 import torch
 
 from fake_vllm import episode_length
-
-TESTS = Path(__file__).parent
-
-
-def run(output, processes, *arguments, script="two_ranks.py"):
-    output.mkdir()
-    launcher = [sys.executable]
-    if processes > 1:
-        launcher += ["-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={processes}"]
-    command = [*launcher, str(TESTS / script), str(output), *map(str, arguments)]
-    env = {**os.environ, "ACCELERATE_USE_CPU": "true", "OMP_NUM_THREADS": "1", "PYTHONPATH": str(TESTS)}
-    result = subprocess.run(command, env=env, capture_output=True, text=True, timeout=600)
-    assert result.returncode == 0, result.stderr[-3000:]
-    return [torch.load(output / f"rank{rank}.pt", weights_only=True) for rank in range(processes)]
+from launch import run
 
 
 @pytest.mark.parametrize("context", ["full", "memory"])

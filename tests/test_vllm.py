@@ -5,8 +5,8 @@ import torch
 from requests.adapters import HTTPAdapter
 from trl.generation.vllm_client import VLLMClient
 
+from launch import run
 from taught import build_taught, save_taught
-from test_distributed import run
 from vllm_process import DIFFERENCE, VLLMProcess, copy_folder, logs_of
 
 pytestmark = pytest.mark.vllm

@@ -206,8 +206,13 @@ def test_clients_recover_from_a_killed_server(retriever, tmp_path):
                 os.kill(process.pid, signal.SIGSTOP)
                 with ThreadPoolExecutor(8) as pool:
                     searches = [pool.submit(SearchEnvironment(client).search, "place4") for _ in range(8)]
-                    while connected() < 8:
+                    for _ in range(2000):
+                        if connected() == 8:
+                            break
                         time.sleep(0.01)
+                    else:
+                        os.kill(process.pid, sign)  # so that the searches end
+                        pytest.fail(f"8 searches, but {connected()} connections")
                     os.kill(process.pid, sign)
                 assert all(search.result().startswith("Error") for search in searches)
         finally:
