@@ -1,4 +1,4 @@
-"""A tokenizer and a model for the embedded world, built from scratch: 100K parameters, some 130 tokens an episode."""
+"""A tokenizer and a model for the embedded world, built from scratch: 100K parameters, a token for a word."""
 
 from pathlib import Path
 
