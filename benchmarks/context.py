@@ -85,6 +85,7 @@ def main() -> None:
     if args.tools:
         return None
 
+    print_ratio("peak GiB", {context: peak_gib(context, args) for context in CONTEXTS})  # first: this process is small yet
     trainers = {context: trainer_in(context, args) for context in CONTEXTS}
     seconds: dict[str, list[float]] = {context: [] for context in CONTEXTS}
     for repeat in range(args.repeats + 1):
@@ -95,7 +96,6 @@ def main() -> None:
     tokens = {c: sum(t._metrics["train"]["step/tokens_forwarded"][-2:]) for c, t in trainers.items()}
     print_ratio("tokens forwarded", tokens)
     print_ratio("seconds", {context: statistics.median(values) for context, values in seconds.items()})
-    print_ratio("peak GiB", {context: peak_gib(context, args) for context in CONTEXTS})
     return None
 
 
