@@ -85,7 +85,8 @@ def main() -> None:
     if args.tools:
         return None
 
-    print_ratio("peak GiB", {context: peak_gib(context, args) for context in CONTEXTS})  # first: this process is small yet
+    # First: this process is small yet.
+    print_ratio("peak GiB", {context: peak_gib(context, args) for context in CONTEXTS})
     trainers = {context: trainer_in(context, args) for context in CONTEXTS}
     seconds: dict[str, list[float]] = {context: [] for context in CONTEXTS}
     for repeat in range(args.repeats + 1):
