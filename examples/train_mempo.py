@@ -5,8 +5,7 @@
 """
 Train an agent that writes its own memory, with MemPO, and show what it gained.
 
-Without arguments: the package's tiny model in its embedded world, on a laptop's CPU, in a few minutes and without
-downloads.
+Without arguments: the package's tiny model in its embedded world, on a laptop's CPU, in a few minutes.
 ```bash
 python examples/train_mempo.py
 python examples/train_mempo.py --memory_weight 0 --output_dir outputs/grpo  # plain GRPO
@@ -27,6 +26,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
+import torch
 from datasets import Dataset, load_dataset
 from transformers import ProgressCallback
 from trl import ModelConfig, ScriptArguments, TrlParser, get_peft_config, get_quantization_config
@@ -105,6 +105,7 @@ def load_model(script_args, training_args, model_args):
             return smollm2_policy() if name == "smollm2" else name, None
     if script_args.dataset != "world":
         raise ValueError("The tiny model knows the embedded world alone. Name a model with --model_name_or_path")
+    torch.set_num_threads(1)  # more are of no use to so small a model, and wait for each other beside other programs
     return load_start()
 
 
