@@ -8,6 +8,7 @@ a run that was cut off leaves nothing behind.
 
 import itertools
 import json
+import math
 import os
 import subprocess
 import sys
@@ -24,6 +25,7 @@ from datasets import Dataset
 from transformers import TrainerCallback
 
 from ablation_scores import LAST
+from ablation_trainer import ChoosyTrainer
 from ablation_world import NoisyEnvironment, examples, lost, memory_habits
 from mempo_trl import MemPOConfig, MemPOTrainer
 from mempo_trl.agent import MemoryAgent
@@ -32,6 +34,7 @@ from mempo_trl.endpoints import Sampling
 from mempo_trl.evaluation import Evaluation, score_trajectory
 from mempo_trl.rollout import TurnLimits
 from mempo_trl.search import mempo_outcome_reward
+from mempo_trl.search.rows import Row
 from mempo_trl.search.world import WorldEnvironment, world_rows
 from mempo_trl.tiny import load_start
 
@@ -60,7 +63,8 @@ class Job:
         seed: of the training; runs of one seed get the same questions.
         options: of `MemPOConfig`, over those of world.yaml.
         noise: rate at which a search misleads.
-        objectives: people asked for in a question of the training.
+        paid: memories that get a reward, as in `ChoosyTrainer`.
+        objectives: people asked for in a question of the training; of several numbers, each has its share.
         tests: numbers of objectives that are tested.
         questions: of a test, for each number of objectives.
         at: steps that are tested. The training ends with the last. The last `LAST` of them count as the result: all
@@ -73,7 +77,8 @@ class Job:
     seed: int
     options: dict[str, Any] = field(default_factory=dict)
     noise: float = 0.0
-    objectives: int = 4
+    paid: str = "all"
+    objectives: int | tuple[int, ...] = 4
     tests: tuple[int, ...] = (4, 8)
     questions: int = 64
     at: tuple[int, ...] = (0, 20, 40, 45, 50)
@@ -148,16 +153,16 @@ def play(job: Job) -> dict[str, Any]:
     settings = {name: value for name, value in yaml.safe_load(WORLD.read_text()).items() if name not in OF_THE_SCRIPT}
     settings |= {"seed": job.seed, "max_steps": job.at[-1], "use_cpu": True, "disable_tqdm": True, **job.options}
     args = MemPOConfig(**settings)
-    rows = args.generation_batch_size // args.num_generations * args.max_steps
     factory = partial(NoisyEnvironment, job.noise) if job.noise else WorldEnvironment
-    trainer = MemPOTrainer(
+    trainer = ChoosyTrainer(
         model,
         mempo_outcome_reward,
         args,
-        Dataset.from_list(world_rows(rows, job.objectives, "ablation", job.seed)),
+        Dataset.from_list(questions(job, args.generation_batch_size // args.num_generations * args.max_steps)),
         processing_class=tokenizer,
         environment_factory=factory,
     )
+    trainer.paid = job.paid
     tests, first = Tests(trainer, factory, job), FirstEpisodes(trainer)
     trainer.add_callback(first)
     trainer.add_callback(tests)
@@ -173,6 +178,13 @@ def play(job: Job) -> dict[str, Any]:
         "tests": tests.scores,
         "example": first.example,
     }
+
+
+def questions(job: Job, count: int) -> list[Row]:
+    """What a job is trained on, `count` questions or a few more."""
+    numbers = (job.objectives,) if isinstance(job.objectives, int) else job.objectives
+    share = math.ceil(count / len(numbers))
+    return [row for k in numbers for row in world_rows(share, k, "ablation", job.seed)]
 
 
 def curves_of(history: list[dict[str, Any]], names: dict[str, str]) -> dict[str, list[float]]:

@@ -37,21 +37,25 @@ class Cell:
         part: the part of the grid that it belongs to.
         name: of the cell.
         options: of `MemPOConfig`, over those of world.yaml.
-        noise: rate at which a search misleads.
+        job: fields of `Job` that are not the default.
         seeds: how many; they are 0, 1, ...
     """
 
     part: str
     name: str
     options: dict[str, Any] = field(default_factory=dict)
-    noise: float = 0.0
+    job: dict[str, Any] = field(default_factory=dict)
     seeds: int = 3
 
     def jobs(self) -> list[Job]:
-        return [Job(self.name, seed, self.options, self.noise) for seed in range(self.seeds)]
+        return [Job(self.name, seed, self.options, **self.job) for seed in range(self.seeds)]
 
 
 GRPO, FULL, MEMORY = {"memory_weight": 0.0}, {"context": "full"}, {"context": "memory"}
+# Limits for k objectives, as world.yaml gives them.
+SIX = {"max_turns": 14, "max_turn_length": 44, "max_completion_length": 672}
+TEST_OF_TEN = {"tests": (4, 6, 8, 10), "questions": 32, "test_turns": 22, "test_turn_length": 72}
+AT_FOUR = {"tests": (4,)}
 GRID = (
     Cell("headline", "mempo-full", FULL, seeds=5),
     Cell("headline", "grpo-full", FULL | GRPO, seeds=5),
@@ -60,18 +64,26 @@ GRID = (
     Cell("threshold", "threshold-independent", FULL | {"memory_threshold_mode": "independent"}),
     Cell("threshold", "threshold-none", FULL | {"memory_threshold": None}),
     Cell("threshold", "threshold-both", FULL | {"memory_threshold_mode": "both"}),
-    Cell("baseline", "baseline-none", MEMORY | {"memory_baseline": "none"}),
-    Cell("baseline", "baseline-visible", MEMORY | {"memory_baseline": "visible"}),
-    Cell("noise", "noise-30-mempo", FULL, noise=0.3),
-    Cell("noise", "noise-30-grpo", FULL | GRPO, noise=0.3),
-    Cell("noise", "noise-10-mempo", FULL, noise=0.1),
-    Cell("noise", "noise-10-grpo", FULL | GRPO, noise=0.1),
-    Cell("options", "weight-0.3", FULL | {"memory_weight": 0.3}),
-    Cell("options", "pool-turn", FULL | {"memory_pool": "turn"}),
-    Cell("options", "floor-0", FULL | {"memory_std_floor": 0.0}),
-    Cell("options", "floor-0.1", FULL | {"memory_std_floor": 0.1}),
-    Cell("options", "temperature-0.7", FULL | {"temperature": 0.7}),
-    Cell("options", "beta-0.001", FULL | {"beta": 0.001}),
+    Cell("sparse", "six-mempo", MEMORY | SIX, {"objectives": 6, "tests": (6,)}),
+    Cell("sparse", "six-grpo", MEMORY | SIX | GRPO, {"objectives": 6, "tests": (6,)}),
+    Cell("baseline", "baseline-none", MEMORY | {"memory_baseline": "none"}, AT_FOUR),
+    Cell("baseline", "baseline-visible", MEMORY | {"memory_baseline": "visible"}, AT_FOUR),
+    Cell("horizon", "few-mempo-full", FULL, TEST_OF_TEN | {"objectives": (2, 3, 4)}),
+    Cell("horizon", "few-grpo-full", FULL | GRPO, TEST_OF_TEN | {"objectives": (2, 3, 4)}),
+    Cell("horizon", "few-mempo-memory", MEMORY, TEST_OF_TEN | {"objectives": (2, 3, 4)}),
+    Cell("horizon", "few-grpo-memory", MEMORY | GRPO, TEST_OF_TEN | {"objectives": (2, 3, 4)}),
+    Cell("noise", "noise-30-mempo", FULL, AT_FOUR | {"noise": 0.3}),
+    Cell("noise", "noise-30-grpo", FULL | GRPO, AT_FOUR | {"noise": 0.3}),
+    Cell("noise", "noise-10-mempo", FULL, AT_FOUR | {"noise": 0.1}),
+    Cell("noise", "noise-10-grpo", FULL | GRPO, AT_FOUR | {"noise": 0.1}),
+    Cell("options", "weight-0.3", FULL | {"memory_weight": 0.3}, AT_FOUR),
+    Cell("options", "pool-turn", FULL | {"memory_pool": "turn"}, AT_FOUR),
+    Cell("options", "floor-0", FULL | {"memory_std_floor": 0.0}, AT_FOUR),
+    Cell("options", "floor-0.1", FULL | {"memory_std_floor": 0.1}, AT_FOUR),
+    Cell("options", "temperature-0.7", FULL | {"temperature": 0.7}, AT_FOUR),
+    Cell("options", "beta-0.001", FULL | {"beta": 0.001}, AT_FOUR),
+    Cell("options", "paid-right", FULL, AT_FOUR | {"paid": "right"}),
+    Cell("options", "paid-short", FULL, AT_FOUR | {"paid": "short"}),
 )
 PARTS = tuple(dict.fromkeys(cell.part for cell in GRID))
 

@@ -5,12 +5,15 @@ import random
 import sys
 from dataclasses import asdict
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+import torch
 import yaml
 
 from docs_pages import ROOT
-from mempo_trl import MemPOConfig
+from mempo_trl import MemPOConfig, MemPOTrainer
+from mempo_trl.memory.spans import MemorySpan
 from mempo_trl.search.world import city_of
 from mempo_trl.trajectory import Trajectory
 
@@ -22,6 +25,7 @@ import ablations
 from ablation_run import Job
 from ablation_scores import Cells, before, difference, final
 from ablation_tables import scores_table, sentence, shown
+from ablation_trainer import SHORT, ChoosyTrainer
 from ablation_world import NoisyRetriever, examples, memory_habits
 
 
@@ -69,6 +73,29 @@ def test_a_run_that_has_a_result_is_skipped_and_a_failure_is_told(tmp_path, monk
     said = capsys.readouterr().out
     assert "missing 0 failed:\nno model" in said
     assert "done 0" not in said
+
+
+def test_questions_of_several_numbers_have_equal_shares():
+    of = lambda job, count: [len(row["people"]) for row in ablation_run.questions(job, count)]
+    assert of(Job("a", 0), 3) == [4, 4, 4]
+    assert of(Job("a", 0, objectives=(2, 3)), 5) == [2, 2, 2, 3, 3, 3]
+
+
+@pytest.mark.parametrize(("paid", "unpaid"), [("all", []), ("right", [(1, 1)]), ("short", [(0, 2)])])
+def test_a_choosy_trainer_pays_some_memories(monkeypatch, paid, unpaid):
+    """The second trajectory is wrong; the third memory of the first is a token too long."""
+    memories = SimpleNamespace(
+        rewards=torch.tensor([[torch.nan, 0.1, 0.2], [torch.nan, 0.3, torch.nan]]),
+        spans=[[MemorySpan(1, 10, 10 + SHORT), MemorySpan(2, 50, 51 + SHORT)], [MemorySpan(1, 10, 12)]],
+    )
+    monkeypatch.setattr(MemPOTrainer, "_calculate_rewards", lambda self: torch.tensor([[1.0], [0.0]]))
+    trainer = ChoosyTrainer.__new__(ChoosyTrainer)
+    trainer.paid, trainer._memories = paid, memories
+    expected = memories.rewards.clone()
+    for place in unpaid:
+        expected[place] = torch.nan
+    assert trainer._calculate_rewards().tolist() == [[1.0], [0.0]]
+    assert torch.equal(memories.rewards.nan_to_num(9), expected.nan_to_num(9))
 
 
 # A noisy tool
