@@ -76,9 +76,11 @@ def test_a_run_that_has_a_result_is_skipped_and_a_failure_is_told(tmp_path, monk
 
 
 def test_questions_of_several_numbers_have_equal_shares():
-    of = lambda job, count: [len(row["people"]) for row in ablation_run.questions(job, count)]
-    assert of(Job("a", 0), 3) == [4, 4, 4]
-    assert of(Job("a", 0, objectives=(2, 3)), 5) == [2, 2, 2, 3, 3, 3]
+    def numbers(job, count):
+        return [len(row["people"]) for row in ablation_run.questions(job, count)]
+
+    assert numbers(Job("a", 0), 3) == [4, 4, 4]
+    assert numbers(Job("a", 0, objectives=(2, 3)), 5) == [2, 2, 2, 3, 3, 3]
 
 
 @pytest.mark.parametrize(("paid", "unpaid"), [("all", []), ("right", [(1, 1)]), ("short", [(0, 2)])])
