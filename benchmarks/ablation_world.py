@@ -7,8 +7,10 @@ from typing import Any
 
 from mempo_trl.report.traces import Trace
 from mempo_trl.search import Passage
-from mempo_trl.search.world import BOLD, CITIES, FRIEND, WorldEnvironment, WorldRetriever
+from mempo_trl.search.world import BOLD, CITIES, FRIEND, PEOPLE, WorldEnvironment, WorldRetriever
 from mempo_trl.trajectory import Trajectory
+
+HABITS = ("copies", "guesses", "repeats", "grows")
 
 
 class NoisyRetriever:
@@ -51,19 +53,23 @@ def memory_habits(row: dict[str, Any], trajectory: Trajectory) -> dict[str, floa
     """Shares of the memories of a trajectory that show a bad habit; None without a memory.
 
     copies: it names a person of the question whom no search has found. guesses: it holds a city that no search has
-    shown. grows: it has more notes than there were searches.
+    shown. repeats: it has a person twice who was searched for once. grows: it has more notes than there were searches.
     """
     results = [m["content"] for m in trajectory.messages if m["role"] == "tool"]
     seen = [(memory, results[:turn]) for turn, memory in enumerate(trajectory.memories) if turn and memory is not None]
     if not seen:
         return None
     named = [who.removesuffix(FRIEND) for who in row["people"]]
+    habits = [_habits(memory, " ".join(found), len(found), named) for memory, found in seen]
+    return {habit: fmean(h[habit] for h in habits) for habit in HABITS}
+
+
+def _habits(memory: str, found: str, searches: int, named: list[str]) -> dict[str, bool]:
     return {
-        "copies": fmean(
-            any(p in memory and BOLD.format(p) not in " ".join(found) for p in named) for memory, found in seen
-        ),
-        "guesses": fmean(any(c in memory and c not in " ".join(found) for c in CITIES) for memory, found in seen),
-        "grows": fmean(memory.count(";") + 1 > len(found) for memory, found in seen),
+        "copies": any(person in memory and BOLD.format(person) not in found for person in named),
+        "guesses": any(city in memory and city not in found for city in CITIES),
+        "repeats": any(memory.count(f" {p}") > max(1, found.count(BOLD.format(p))) for p in PEOPLE),
+        "grows": memory.count(";") + 1 > searches,
     }
 
 

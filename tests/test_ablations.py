@@ -120,21 +120,23 @@ def test_half_of_the_misleading_searches_lie_and_half_find_other_people(rate, ri
 
 
 def test_memory_habits():
-    """Of four, one names a person not found, one holds a city that no search showed, one has a note too many."""
+    """Of five, one names a person not found, one holds a city that no search showed, two have a person twice, whom two
+    searches found by the time of the second, and one has a note too many."""
     row = {"people": ["Anna", "Omar's friend"]}
     turns = [
         "",
+        "<mem>1. Anna: Rome; 2. Anna: Rome</mem>",
+        "<mem>1. Omar: Oslo; 2. Anna: Rome</mem>",
+        "<mem>1. Anna: Lima; 2. Anna: Rome</mem>",
         "<mem>1. Anna: Rome</mem>",
-        "<mem>1. Omar: Oslo</mem>",
-        "<mem>1. Anna: Lima</mem>",
-        "<mem>1. Anna: Rome; 2; 3; 4; 5</mem>",
+        "<mem>1. Anna: Rome; 2; 3; 4; 5; 6</mem>",
     ]
     messages = []
     for turn in turns:
         messages.append({"role": "assistant", "content": turn})
         messages.append({"role": "tool", "name": "search", "content": "**Anna** lives in Rome. Omar lives in Oslo."})
     habits = memory_habits(row, Trajectory([], messages=messages))
-    assert habits == {"copies": 0.25, "guesses": 0.25, "grows": 0.25}
+    assert habits == {"copies": 0.2, "guesses": 0.2, "repeats": 0.2, "grows": 0.4}
     assert memory_habits(row, Trajectory([], messages=messages[:2])) is None
 
 
