@@ -1,17 +1,13 @@
 """docs/results.md from the runs of `ablations.py`. Every number and verdict on the page is computed here."""
 
-import math
 from pathlib import Path
-from statistics import fmean
-from typing import Any
-
-import torch
 
 import ablation_figures
-from ablation_scores import LAST, Cells, before, example_of
-from ablation_tables import differences_table, present, scores_table, sentence, table
+from ablation_memories import example_section, habits_section
+from ablation_real import read, real_section
+from ablation_scores import LAST, Cells, before
+from ablation_tables import Pair, change, compared, differences_table, present, scores_table, sentence, table
 from mempo_trl.context import CONTEXTS
-from mempo_trl.memory.rewards import score_memories
 
 LABELS = {
     "grpo-full": "GRPO, trained in `full`",
@@ -26,6 +22,8 @@ THRESHOLDS = {
     "threshold-both": "`both`",
 }
 BASELINES = {"mempo-memory": "`history`", "baseline-visible": "`visible`", "baseline-none": "`none`"}
+SPARSE = {"six-grpo": "GRPO", "six-mempo": "MemPO"}
+HORIZON = {f"few-{name}": label for name, label in LABELS.items()}
 NOISE = {
     "grpo-full": "0 %, GRPO",
     "mempo-full": "0 %, MemPO",
@@ -35,26 +33,45 @@ NOISE = {
     "noise-30-mempo": "30 %, MemPO",
 }
 OPTIONS = {
-    "mempo-full": "default: weight 1, pool `group`, floor 0.01, temperature 1, beta 0",
+    "mempo-full": "default",
     "weight-0.3": "`memory_weight` 0.3",
     "pool-turn": "`memory_pool` `turn`",
     "floor-0": "`memory_std_floor` 0",
     "floor-0.1": "`memory_std_floor` 0.1",
     "temperature-0.7": "`temperature` 0.7",
     "beta-0.001": "`beta` 0.001",
+    "paid-right": "no memory reward where the answer is wrong",
+    "paid-short": "no memory reward over 14 tokens",
 }
+TESTED = ("memory", "full")  # what an agent will see comes first
 
 
 def write(results: Path, page: Path, assets: Path) -> None:
     """Writes the page and draws its figures."""
     page.parent.mkdir(parents=True, exist_ok=True)
     page.write_text(text(results, assets.relative_to(page.parent)), "utf-8")
-    ablation_figures.draw(Cells.read(results), assets)
+    ablation_figures.draw(Cells.read(results), read(results), assets)
 
 
 def text(results: Path, assets: Path) -> str:
     """The page."""
-    return "\n\n".join(section for section in [INTRODUCTION, *_grid(Cells.read(results), assets)] if section) + "\n"
+    cells = Cells.read(results)
+    sections = [
+        INTRODUCTION,
+        _about(cells),
+        _headline(cells, assets),
+        _contexts(cells, assets),
+        _variants(cells, "Which threshold?", THRESHOLDS, "mempo-full", f"{assets}/threshold.svg"),
+        example_section(cells.get("mempo-full", [])),
+        _variants(cells, "Which baseline?", BASELINES, "mempo-memory", f"{assets}/baseline.svg"),
+        _horizon(cells, assets),
+        _noise(cells, assets),
+        _options(cells, assets),
+        habits_section(cells, present(cells, LABELS | THRESHOLDS), assets),
+        real_section(read(results), assets),
+        _runs(cells),
+    ]
+    return "\n\n".join(section for section in sections if section) + "\n"
 
 
 INTRODUCTION = f"""\
@@ -75,187 +92,161 @@ the 95 % bootstrap interval over seeds; with 2 to 5 seeds it is too narrow. A di
 called higher or lower where there are 3 seeds or more and its interval leaves out 0, and open where there are fewer."""
 
 
-def _grid(cells: Cells, assets: Path) -> list[str]:
-    """Runs of `ablations.py`."""
-    job, config = (next(iter(cells.values()))[0][name] for name in ("job", "config"))
-    tested = " and ".join(map(str, cells.objectives()))
-    about = f"""\
+def _about(cells: Cells) -> str:
+    names = list(present(cells, LABELS) or cells)
+    run, few = cells[names[0]][0], cells.objectives(names)
+    tested = " and ".join(map(str, few))
+    full, memory = (before((run for name in names for run in cells[name]), context, few[0]) for context in CONTEXTS)
+    return f"""\
 ## The runs
 
 All start from the model that the package ships: 100K parameters, after a cold start on careless traces of 1 to 10
-objectives. It is trained for {config["max_steps"]} steps on questions of {job["objectives"]} objectives, with the
-options of `examples/configs/world.yaml` but those of the row, and tested on {job["questions"]} questions of {tested}
-objectives. Half of the objectives take two searches. Runs of one seed share the questions."""
-    return [
-        about,
-        _start(cells),
-        _headline(cells, assets),
-        _contexts(cells),
-        _variants(cells, "Which threshold?", THRESHOLDS, "mempo-full", assets, "threshold"),
-        _example(cells),
-        _variants(cells, "Which baseline?", BASELINES, "mempo-memory"),
-        _noise(cells),
-        _variants(cells, "What else matters?", OPTIONS, "mempo-full"),
-        _habits(cells),
-        _runs(cells),
-    ]
+objectives. It is trained for {run["config"]["max_steps"]} steps on questions of {run["job"]["objectives"]} objectives, with the
+options of `examples/configs/world.yaml` but those of the row, and tested on {run["job"]["questions"]} questions of {tested}
+objectives, if nothing else is said. Half of the objectives take two searches. Runs of one seed share the questions.
+
+Before training, EM at {few[0]} objectives is {full:.2f} in `full` and {memory:.2f} in `memory` context."""  # noqa: E501
 
 
-def _start(cells: Cells) -> str:
-    runs = [run for runs in cells.values() for run in runs if not run["job"]["noise"]]
-    few = cells.objectives()[0]
-    full, memory = (before(runs, context, few) for context in CONTEXTS)
-    return f"Before training, EM at {few} objectives is {full:.2f} in `full` and {memory:.2f} in `memory` context."
+def _section(title: str, *parts: str) -> str:
+    return "\n\n".join([f"### {title}", *parts])
+
+
+def _pairs(cells: Cells, *pairs: Pair) -> list[Pair]:
+    return [pair for pair in pairs if {*pair[1:]} <= cells.keys()]
 
 
 def _headline(cells: Cells, assets: Path) -> str:
     labels = present(cells, LABELS)
-    if not labels:
-        return ""
-    parts = ["### Does MemPO beat GRPO?"]
-    pairs = [
-        (f"mempo-{trained}", f"grpo-{trained}", trained)
-        for trained in CONTEXTS
-        if {f"mempo-{trained}", f"grpo-{trained}"} <= labels.keys()
-    ]
-    for cell, other, trained in pairs:
-        for k in cells.objectives():
-            said = [f"{sentence(cells, cell, other, tested, k)} in `{tested}` context" for tested in CONTEXTS]
-            parts.append(f"Trained in `{trained}`, at {k} objectives, MemPO against GRPO: {', '.join(said)}.")
-    parts.append(f"![Exact match of each seed]({assets}/headline.svg)")
-    parts.append(scores_table(cells, labels))
-    if pairs:
-        parts.append("MemPO minus GRPO, by seed:")
-        parts.append(differences_table(cells, [(f"trained in `{t}`", a, b) for a, b, t in pairs]))
-    parts.append(f"![Exact match and fidelity by step]({assets}/curves.svg)")
-    return "\n\n".join(parts)
-
-
-def _contexts(cells: Cells) -> str:
-    pairs = [
-        (arm, f"{name}-memory", f"{name}-full")
-        for arm, name in (("GRPO", "grpo"), ("MemPO", "mempo"))
-        if {f"{name}-memory", f"{name}-full"} <= cells.keys()
-    ]
+    pairs = _pairs(cells, *((f"trained in `{t}`", f"mempo-{t}", f"grpo-{t}") for t in CONTEXTS))
     if not pairs:
         return ""
     said = [
-        f"- {arm}, tested in `memory` context at {k} objectives, trained there against trained in `full`: "
-        f"{sentence(cells, cell, other, 'memory', k)}."
-        for arm, cell, other in pairs
-        for k in cells.objectives()
+        f"At {k} objectives, MemPO against GRPO, tested in `memory` context: {compared(cells, pairs, 'memory', k)}."
+        for k in cells.objectives(labels)
     ]
-    rows = differences_table(cells, pairs)
-    return "\n\n".join(
-        ["### Is training in `memory` context worth it?", "\n".join(said), "Trained in `memory` minus in `full`:", rows]
+    return _section(
+        "Does MemPO beat GRPO?",
+        " ".join(said),
+        f"![Exact match of each seed]({assets}/headline.svg)",
+        scores_table(cells, labels),
+        "MemPO minus GRPO, by seed:",
+        differences_table(cells, pairs),
     )
 
 
-def _variants(
-    cells: Cells, title: str, labels: dict[str, str], default: str, assets: Path | None = None, figure: str = ""
-) -> str:
-    """One option at a time: sentences against the default, and a table."""
+def _contexts(cells: Cells, assets: Path) -> str:
+    pairs = _pairs(cells, ("GRPO", "grpo-memory", "grpo-full"), ("MemPO", "mempo-memory", "mempo-full"))
+    if not pairs:
+        return ""
+    said = [
+        f"Tested in `memory` context at {k} objectives, trained in it against trained in `full`: "
+        f"{compared(cells, pairs, 'memory', k)}."
+        for k in cells.objectives([cell for _, *pair in pairs for cell in pair])
+    ]
+    return _section(
+        "Is training in memory context worth it?",
+        " ".join(said),
+        f"![Exact match and fidelity by step]({assets}/curves.svg)",
+        "Trained in `memory` minus in `full`, by seed:",
+        differences_table(cells, pairs),
+    )
+
+
+def _variants(cells: Cells, title: str, labels: dict[str, str], default: str, figure: str) -> str:
+    """One option's values against its default."""
     labels = present(cells, labels)
     if default not in labels or len(labels) < 2:
         return ""
-    k = cells.objectives()[0]
+    k = cells.objectives(labels)[0]
+    pairs = [(label, name, default) for name, label in labels.items() if name != default]
     said = [
-        f"- {label}: in `memory` context {sentence(cells, name, default, 'memory', k)}, in `full` "
-        f"{sentence(cells, name, default, 'full', k)}"
-        for name, label in labels.items()
-        if name != default
+        f"Tested in `{context}` context at {k} objectives, against {labels[default]}: "
+        f"{compared(cells, pairs, context, k)}."
+        for context in TESTED
     ]
-    trained = cells[default][0]["config"]["context"]
-    first = f"All are trained in `{trained}` context. Against {labels[default]}, at {k} objectives:"
-    picture = [f"![{title}]({assets}/{figure}.svg)"] if figure else []
-    return "\n\n".join([f"### {title}", first, "\n".join(said), *picture, scores_table(cells, labels)])
+    trained = f"All are trained in `{cells[default][0]['config']['context']}` context."
+    return _section(title, " ".join(said), f"![{title}]({figure})", trained, scores_table(cells, labels))
 
 
-def _noise(cells: Cells) -> str:
+def _horizon(cells: Cells, assets: Path) -> str:
+    sparse, labels = present(cells, SPARSE), present(cells, HORIZON)
+    if len(sparse) < len(SPARSE) or len(labels) < len(HORIZON):
+        return ""
+    pairs = [(f"trained in `{t}`", f"few-mempo-{t}", f"few-grpo-{t}") for t in CONTEXTS]
+    most = cells.objectives(labels)[-1]
+    start = before((run for name in sparse for run in cells[name]), "memory", 6)
+    return _section(
+        "What does a longer horizon change?",
+        f"Trained and tested on 6 objectives in `memory` context, where EM is {start:.2f} before training, MemPO "
+        f"against GRPO: {sentence(cells, 'six-mempo', 'six-grpo', 'memory', 6)}. Trained on 2 to 4 objectives and "
+        f"tested on {most} in `memory` context, MemPO against GRPO: {compared(cells, pairs, 'memory', most)}.",
+        f"![Exact match and F1 by objectives]({assets}/horizon.svg)",
+        "Trained on 2 to 4 objectives, an equal share of each, and tested on "
+        f"{cells[pairs[0][1]][0]['job']['questions']} questions of each number, in `memory` context:",
+        scores_table(cells, labels, ("memory",)),
+        "Trained on 6 objectives in `memory` context:",
+        scores_table(cells, sparse),
+    )
+
+
+def _noise(cells: Cells, assets: Path) -> str:
     labels = present(cells, NOISE)
     if len(labels) < 3:
         return ""
-    said = []
+    k, said = cells.objectives(labels)[0], []
     for rate in ("10", "30"):
-        if {f"noise-{rate}-mempo", f"noise-{rate}-grpo"} <= labels.keys():
-            pair = f"noise-{rate}-mempo", f"noise-{rate}-grpo"
-            tests = [f"{sentence(cells, *pair, context, cells.objectives()[0])} in `{context}`" for context in CONTEXTS]
-            said.append(f"At {rate} %, MemPO against GRPO: {', '.join(tests)} context.")
-    about = (
+        for _, *pair in _pairs(cells, ("", f"noise-{rate}-mempo", f"noise-{rate}-grpo")):
+            tests = "; ".join(f"tested in `{context}`, {sentence(cells, *pair, context, k)}" for context in TESTED)
+            said.append(f"At {rate} % noise and {k} objectives, MemPO against GRPO: {tests}.")
+    return _section(
+        "What does a noisy tool change?",
+        " ".join(said),
+        f"![What does a noisy tool change?]({assets}/noise.svg)",
         "A share of the searches misleads, in training and in the tests: half of these show a wrong city for the "
-        "person that was asked for, half show other people only. All are trained in `full` context."
+        "person that was asked for, half show other people only. All are trained in `full` context.",
+        scores_table(cells, labels),
     )
-    return "\n\n".join(["### What does a noisy tool change?", about, " ".join(said), scores_table(cells, labels)])
 
 
-def _habits(cells: Cells) -> str:
-    labels = {**present(cells, LABELS), **present(cells, THRESHOLDS)}
-    names, k = ("copies", "guesses", "grows"), cells.objectives()[0]
-    rows = []
-    for name, label in labels.items():
-        shares = [fmean(cells.scores(name, "memory", k, habit).values()) for habit in names]
-        lengths = [
-            fmean(fmean(values) for run in cells[name] if (values := run["curves"].get("memory_length", [])[part]))
-            for part in (slice(0, 3), slice(-3, None))
-        ]
-        rows.append([label, *(f"{s:.3f}" for s in shares), *(f"{length:.1f}" for length in lengths)])
-    about = (
-        "A memory reward could be won by memories that copy the question, guess answers or grow. Shares of the "
-        f"memories in `memory` context at {k} objectives, after training: those that name a person of the question "
-        "whom no search has found, that hold a city which no search has shown, and that have more notes than there "
-        "were searches. Length is in "
-        "tokens, over the memories of the first and the last 3 steps of training."
-    )
-    head = ["", "copies", "guesses", "grows", "length, first", "length, last"]
-    return "\n\n".join(["### Do memories cheat?", about, table(head, rows)])
-
-
-def _example(cells: Cells) -> str:
-    """What each rule says about one memory that lost a fact."""
-    example = example_of(cells.get("mempo-full", []))
-    if example is None:
+def _options(cells: Cells, assets: Path) -> str:
+    labels, default = present(cells, OPTIONS), "mempo-full"
+    others = [name for name in labels if name != default]
+    if default not in labels or not others:
         return ""
-    rows = [[f"`{t}`", *(f"{math.exp(p):.3f}" for p in (full, mem))] for t, mem, full in example["tokens"]]
-    about = (
-        f"From step {example['step']} of a MemPO run, trained in `full` context. The question is "
-        f'"{example["question"]}" The gold answers are {", ".join(example["answers"])}. So far the searches showed:'
+    k = cells.objectives(labels)[0]
+    found = {(name, c): change(cells, name, default, c, k)[1].verdict for name in others for c in TESTED}
+    same = [labels[name] for name in others if {found[name, c] for c in TESTED} == {"not clearly different"}]
+    moved = [
+        f"{labels[name]}, in `{context}` context {sentence(cells, name, default, context, k)}"
+        for (name, context), verdict in found.items()
+        if verdict != "not clearly different"
+    ]
+    return _section(
+        "What did not matter?",
+        f"Not clearly different from the default in either context at {k} objectives: {', '.join(same) or 'nothing'}. "
+        f"The others: {'; '.join(moved) or 'none'}.",
+        f"![What did not matter?]({assets}/options.svg)",
+        "One option at a time, trained in `full` context. The default is weight 1, pool `group`, floor 0.01, "
+        "temperature 1, beta 0, and a reward for every memory. Tests sample at temperature 1 in all rows.",
+        scores_table(cells, labels),
     )
-    return "\n\n".join(
-        [
-            "### The published threshold, on one memory",
-            about,
-            "\n".join("- " + " ".join(result.split()) for result in example["tool_results"]),
-            f"The model then wrote `{example['memory']}`. How likely each token of the gold answers is:",
-            table(["token", "given the history", "given the memory"], rows),
-            "A token is known where its probability is above 0.5. What follows from that:",
-            table(["rule", "P(history)", "P(memory)", "memory reward"], _rules(example)),
-            "Under `independent` and `both`, a fact that only the history knows is left out of P(memory), so losing it "
-            "costs nothing. `either` keeps it in both.",
-        ]
-    )
-
-
-def _rules(example: dict[str, Any]) -> list[list[str]]:
-    mem, full = (torch.tensor([[token[i] for token in example["tokens"]]]) for i in (1, 2))
-    rules = {"no threshold": (None, "either"), **{f"`{m}`": (0.5, m) for m in ("either", "independent", "both")}}
-    rows = []
-    for label, (threshold, mode) in rules.items():
-        score = score_memories(full, mem, torch.ones_like(mem), threshold, mode)
-        numbers = (score.p_full.item(), score.p_mem.item(), score.reward.item())
-        rows.append([label, *(f"{n:.3f}" for n in numbers[:2]), f"{numbers[2]:+.3f}"])
-    return rows
 
 
 def _runs(cells: Cells) -> str:
+    def fields(run: dict) -> str:
+        job = run["job"]
+        told = job["options"] | {name: job[name] for name in ("noise", "paid", "objectives") if name in job}
+        usual = {"noise": 0.0, "paid": "all", "objectives": 4}
+        return ", ".join(f"`{name}` {value}" for name, value in told.items() if usual.get(name, ...) != value)
+
     rows = [
         [
             f"`{name}`",
-            ", ".join(f"`{k}` {v}" for k, v in runs[0]["job"]["options"].items()) or "-",
-            f"{runs[0]['job']['noise']:.0%}",
+            fields(runs[0]),
             ", ".join(str(run["job"]["seed"]) for run in runs),
             ", ".join(sorted({f"`{run['commit'][:7]}`" for run in runs})),
         ]
         for name, runs in cells.items()
     ]
-    head = ["cell", "options", "noise", "seeds", "commits"]
-    return "\n\n".join(["### Every run", table(head, rows)])
+    return _section("Every run", table(["cell", "differs in", "seeds", "commits"], rows))

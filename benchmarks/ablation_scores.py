@@ -1,6 +1,7 @@
 """What the runs of a cell of `ablations.py` scored: means over their last tests, intervals, and differences by seed."""
 
 import json
+import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -42,13 +43,15 @@ class Cells(Mapping[str, list[Run]]):
     def __len__(self) -> int:
         return len(self._cells)
 
-    def objectives(self) -> list[int]:
-        """The numbers of objectives that were tested."""
-        return sorted({test["objectives"] for runs in self.values() for run in runs for test in run["tests"]})
+    def objectives(self, names: Iterable[str]) -> list[int]:
+        """The numbers of objectives that all runs of these cells were tested on."""
+        runs = [run for name in names for run in self[name]]
+        return sorted(set.intersection(*({test["objectives"] for test in run["tests"]} for run in runs)))
 
     def scores(self, cell: str, context: str, objectives: int, metric: str = "em") -> dict[int, float]:
-        """The final score of each seed."""
-        return {run["job"]["seed"]: final(run, context, objectives, metric) for run in self[cell]}
+        """The final score of each seed that has one: habits of memories need a memory."""
+        scores = {run["job"]["seed"]: final(run, context, objectives, metric) for run in self[cell]}
+        return {seed: score for seed, score in scores.items() if not math.isnan(score)}
 
 
 class Difference(NamedTuple):
@@ -77,7 +80,7 @@ def curve(run: Run, context: str, objectives: int, metric: str = "em") -> list[t
 
 
 def final(run: Run, context: str, objectives: int, metric: str = "em") -> float:
-    """The mean of the last tests; NaN where none has the metric: habits of memories need a memory."""
+    """The mean of the last tests; NaN where none has the metric."""
     values = [value for _, value in curve(run, context, objectives, metric)[-LAST:]]
     return fmean(values) if values else float("nan")
 

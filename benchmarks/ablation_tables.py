@@ -2,9 +2,11 @@
 
 from collections.abc import Iterable, Sequence
 
-from ablation_scores import Cells, difference, estimate
+from ablation_scores import Cells, Difference, difference, estimate
 from mempo_trl.context import CONTEXTS
 from mempo_trl.summary import Estimate
+
+Pair = tuple[str, str, str]  # label, a cell, and the cell that it is compared with
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -19,46 +21,53 @@ def shown(value: Estimate, sign: str = "") -> str:
 
 
 def present(cells: Cells, labels: dict[str, str]) -> dict[str, str]:
+    """The labels of the cells that have runs."""
     return {name: label for name, label in labels.items() if name in cells}
 
 
-def seeds(cells: Cells, name: str) -> str:
-    return str(len(cells[name]))
-
-
-def measured(cells: Cells) -> list[tuple[str, str, str, int]]:
+def measured(cells: Cells, names: Iterable[str], contexts: Sequence[str]) -> list[tuple[str, str, str, int]]:
     """What tables show: heading, metric, context, objectives. F1 is there where EM leaves little to compare."""
-    few, *many = cells.objectives()
+    few, *many = cells.objectives(names)
     metrics = [("EM", "em", few), *((name, key, k) for k in many for name, key in (("EM", "em"), ("F1", "f1")))]
-    scores = [(f"{name}, `{context}`, {k}", key, context, k) for name, key, k in metrics for context in CONTEXTS]
+    scores = [(f"{name}, `{context}`, {k}", key, context, k) for name, key, k in metrics for context in contexts]
     return [*scores, ("fidelity", "memory_fidelity", "memory", few)]
 
 
-def scores_table(cells: Cells, labels: dict[str, str]) -> str:
-    """Scores in both contexts at each number of objectives, and what the memory kept, one row for each cell."""
-    columns = measured(cells)
+def scores_table(cells: Cells, labels: dict[str, str], contexts: Sequence[str] = CONTEXTS) -> str:
+    """Scores at each number of objectives, and what the memory kept, one row for each cell."""
+    columns = measured(cells, labels, contexts)
     rows = [
         [
             label,
             *(shown(estimate(cells.scores(name, context, k, key).values())) for _, key, context, k in columns),
-            seeds(cells, name),
+            str(len(cells[name])),
         ]
         for name, label in labels.items()
     ]
     return table(["", *(heading for heading, *_ in columns), "seeds"], rows)
 
 
-def sentence(cells: Cells, cell: str, other: str, context: str, k: int) -> str:
-    """What changes from `other` to `cell`: in exact match at the fewest objectives, in F1 at more."""
-    name, key = ("EM", "em") if k == cells.objectives()[0] else ("F1", "f1")
-    found = difference(cells, cell, other, context, k, key)
-    return f"{name} {found.verdict} ({shown(found.change, '+')}, {found.seeds} seeds)"
-
-
-def differences_table(cells: Cells, rows: Sequence[tuple[str, str, str]]) -> str:
-    columns = measured(cells)
+def differences_table(cells: Cells, rows: Sequence[Pair]) -> str:
+    columns = measured(cells, [name for _, *pair in rows for name in pair], CONTEXTS)
     lines = []
     for label, cell, other in rows:
         changes = [difference(cells, cell, other, context, k, key) for _, key, context, k in columns]
         lines.append([label, *(shown(c.change, "+") for c in changes), str(changes[0].seeds)])
     return table(["", *(heading for heading, *_ in columns), "seeds"], lines)
+
+
+def change(cells: Cells, cell: str, other: str, context: str, k: int) -> tuple[str, Difference]:
+    """What changes from `other` to `cell`: in exact match at the fewest objectives, in F1 at more."""
+    few = cells.objectives([cell, other])[0]
+    name, key = ("EM", "em") if k == few else ("F1", "f1")
+    return name, difference(cells, cell, other, context, k, key)
+
+
+def sentence(cells: Cells, cell: str, other: str, context: str, k: int) -> str:
+    """`EM higher (+0.09 [+0.08, +0.10], 5 seeds)`."""
+    name, found = change(cells, cell, other, context, k)
+    return f"{name} {found.verdict} ({shown(found.change, '+')}, {found.seeds} seed{'s' * (found.seeds > 1)})"
+
+
+def compared(cells: Cells, pairs: Sequence[Pair], context: str, k: int) -> str:
+    return "; ".join(f"{label}, {sentence(cells, cell, other, context, k)}" for label, cell, other in pairs)

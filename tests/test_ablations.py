@@ -223,5 +223,5 @@ def test_a_corner_of_the_grid_end_to_end(tmp_path):
     assert ablations.smoke(tmp_path) == 0
     page = (tmp_path / "results.md").read_text()
     assert "### Does MemPO beat GRPO?" in page
-    assert {path.name for path in (tmp_path / "assets").iterdir()} == {"headline.svg", "curves.svg"}
+    assert {path.name for path in (tmp_path / "assets").iterdir()} == {"headline.svg", "curves.svg", "habits.svg"}
     assert len(list((tmp_path / "results").glob("*.json"))) == 4
