@@ -41,7 +41,6 @@ VARIANTS = {
         "mempo-full": "default",
         "weight-0.3": "weight\n0.3",
         "pool-turn": "pool\nturn",
-        "floor-0": "floor\n0",
         "floor-0.1": "floor\n0.1",
         "temperature-0.7": "temp.\n0.7",
         "beta-0.001": "beta\n0.001",

@@ -1,11 +1,12 @@
 """docs/results.md from the runs of `ablations.py`. Every number and verdict on the page is computed here."""
 
 from pathlib import Path
+from statistics import fmean
 
 import ablation_figures
 from ablation_memories import example_section, habits_section
 from ablation_real import read, real_section
-from ablation_scores import LAST, Cells, before
+from ablation_scores import LAST, Cells, Run, before
 from ablation_tables import Pair, change, compared, differences_table, present, scores_table, sentence, table
 from mempo_trl.context import CONTEXTS
 
@@ -36,7 +37,6 @@ OPTIONS = {
     "mempo-full": "default",
     "weight-0.3": "`memory_weight` 0.3",
     "pool-turn": "`memory_pool` `turn`",
-    "floor-0": "`memory_std_floor` 0",
     "floor-0.1": "`memory_std_floor` 0.1",
     "temperature-0.7": "`temperature` 0.7",
     "beta-0.001": "`beta` 0.001",
@@ -228,9 +228,16 @@ def _options(cells: Cells, assets: Path) -> str:
         f"The others: {'; '.join(moved) or 'none'}.",
         f"![What did not matter?]({assets}/options.svg)",
         "One option at a time, trained in `full` context. The default is weight 1, pool `group`, floor 0.01, "
-        "temperature 1, beta 0, and a reward for every memory. Tests sample at temperature 1 in all rows.",
+        "temperature 1, beta 0, and a reward for every memory. Tests sample at temperature 1 in all rows. "
+        f"{_floor(cells[default])}",
         scores_table(cells, labels),
     )
+
+
+def _floor(runs: list[Run]) -> str:
+    under = fmean(share for run in runs for share in run["curves"]["pools_under_floor"])
+    same = ", so a floor of 0 gives the same runs" if under == 0 else ""
+    return f"The floor of the default held back {under:.1%} of its pools{same}."
 
 
 def _runs(cells: Cells) -> str:

@@ -68,6 +68,13 @@ GRID = (
     Cell("sparse", "six-grpo", MEMORY | SIX | GRPO, {"objectives": 6, "tests": (6,)}),
     Cell("baseline", "baseline-none", MEMORY | {"memory_baseline": "none"}, AT_FOUR),
     Cell("baseline", "baseline-visible", MEMORY | {"memory_baseline": "visible"}, AT_FOUR),
+    Cell("options", "weight-0.3", FULL | {"memory_weight": 0.3}, AT_FOUR),
+    Cell("options", "pool-turn", FULL | {"memory_pool": "turn"}, AT_FOUR),
+    Cell("options", "floor-0.1", FULL | {"memory_std_floor": 0.1}, AT_FOUR),
+    Cell("options", "temperature-0.7", FULL | {"temperature": 0.7}, AT_FOUR),
+    Cell("options", "beta-0.001", FULL | {"beta": 0.001}, AT_FOUR),
+    Cell("options", "paid-right", FULL, AT_FOUR | {"paid": "right"}),
+    Cell("options", "paid-short", FULL, AT_FOUR | {"paid": "short"}),
     Cell("horizon", "few-mempo-full", FULL, TEST_OF_TEN | {"objectives": (2, 3, 4)}),
     Cell("horizon", "few-grpo-full", FULL | GRPO, TEST_OF_TEN | {"objectives": (2, 3, 4)}),
     Cell("horizon", "few-mempo-memory", MEMORY, TEST_OF_TEN | {"objectives": (2, 3, 4)}),
@@ -76,14 +83,6 @@ GRID = (
     Cell("noise", "noise-30-grpo", FULL | GRPO, AT_FOUR | {"noise": 0.3}),
     Cell("noise", "noise-10-mempo", FULL, AT_FOUR | {"noise": 0.1}),
     Cell("noise", "noise-10-grpo", FULL | GRPO, AT_FOUR | {"noise": 0.1}),
-    Cell("options", "weight-0.3", FULL | {"memory_weight": 0.3}, AT_FOUR),
-    Cell("options", "pool-turn", FULL | {"memory_pool": "turn"}, AT_FOUR),
-    Cell("options", "floor-0", FULL | {"memory_std_floor": 0.0}, AT_FOUR),
-    Cell("options", "floor-0.1", FULL | {"memory_std_floor": 0.1}, AT_FOUR),
-    Cell("options", "temperature-0.7", FULL | {"temperature": 0.7}, AT_FOUR),
-    Cell("options", "beta-0.001", FULL | {"beta": 0.001}, AT_FOUR),
-    Cell("options", "paid-right", FULL, AT_FOUR | {"paid": "right"}),
-    Cell("options", "paid-short", FULL, AT_FOUR | {"paid": "short"}),
 )
 PARTS = tuple(dict.fromkeys(cell.part for cell in GRID))
 
