@@ -22,7 +22,7 @@ POLICY = Path("outputs/smollm2-cold-start-32")
 ARMS = {"mempo": (), "grpo": ("--memory_weight", "0")}
 OPTIONS = (
     *("--config", str(ROOT / "examples" / "configs" / "smollm2_fanoutqa_cpu.yaml")),
-    *("--model_name_or_path", str(POLICY), "--context", "memory", "--max_steps", "20"),
+    *("--model_name_or_path", str(POLICY), "--max_steps", "20"),
     *("--eval_questions", "16", "--eval_every", "0"),
 )
 CURVES = {
