@@ -12,8 +12,8 @@ import math
 import os
 import subprocess
 import sys
+import tempfile
 import time
-from collections import defaultdict
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
@@ -116,7 +116,7 @@ class Tests(TrainerCallback):
                 context=context,
                 environment_factory=self.factory,
                 limits=TurnLimits(job.test_turns, args.max_tool_length),
-                sampling=Sampling(1.0, 1.0, job.test_turn_length),
+                sampling=Sampling(args.temperature, 1.0, job.test_turn_length),
             )
             rows = world_rows(job.questions, k, "ablation test")
             played = list(zip(rows, agent.run_many(rows, job.questions, seed=0), strict=True))
@@ -149,20 +149,11 @@ class FirstEpisodes(TrainerCallback):
 def play(job: Job) -> dict[str, Any]:
     """Runs a job. What comes back is what the JSON file holds."""
     began = time.monotonic()
-    model, tokenizer = load_start()
     settings = {name: value for name, value in yaml.safe_load(WORLD.read_text()).items() if name not in OF_THE_SCRIPT}
     settings |= {"seed": job.seed, "max_steps": job.at[-1], "use_cpu": True, "disable_tqdm": True, **job.options}
     args = MemPOConfig(**settings)
     factory = partial(NoisyEnvironment, job.noise) if job.noise else WorldEnvironment
-    trainer = ChoosyTrainer(
-        model,
-        mempo_outcome_reward,
-        args,
-        Dataset.from_list(questions(job, args.generation_batch_size // args.num_generations * args.max_steps)),
-        processing_class=tokenizer,
-        environment_factory=factory,
-    )
-    trainer.paid = job.paid
+    trainer = build_trainer(job, args, factory)
     tests, first = Tests(trainer, factory, job), FirstEpisodes(trainer)
     trainer.add_callback(first)
     trainer.add_callback(tests)
@@ -170,14 +161,30 @@ def play(job: Job) -> dict[str, Any]:
     return {
         "job": asdict(job),
         "config": {name: getattr(args, name) for name in sorted(settings)},
-        "commit": subprocess.run(
-            ["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=True
-        ).stdout.strip(),
+        "commit": commit(),
         "seconds": round(time.monotonic() - began, 1),
         "curves": curves_of(trainer.state.log_history, CURVES),
         "tests": tests.scores,
         "example": first.example,
     }
+
+
+def build_trainer(job: Job, args: MemPOConfig, factory: Any) -> MemPOTrainer:
+    model, tokenizer = load_start()
+    with tempfile.TemporaryDirectory() as folder:
+        if args.beta:  # the reference model is loaded from where the policy came from
+            model.save_pretrained(folder)
+            args.model_init_kwargs = {"dtype": "float32"}
+        trainer = ChoosyTrainer(
+            folder if args.beta else model,
+            mempo_outcome_reward,
+            args,
+            Dataset.from_list(questions(job, args.generation_batch_size // args.num_generations * args.max_steps)),
+            processing_class=tokenizer,
+            environment_factory=factory,
+        )
+    trainer.paid = job.paid
+    return trainer
 
 
 def questions(job: Job, count: int) -> list[Row]:
@@ -187,14 +194,17 @@ def questions(job: Job, count: int) -> list[Row]:
     return [row for k in numbers for row in world_rows(share, k, "ablation", job.seed)]
 
 
-def curves_of(history: list[dict[str, Any]], names: dict[str, str]) -> dict[str, list[float]]:
-    """The values of each step, by our name, of what was logged under another; steps that have none are left out."""
-    curves = defaultdict(list)
-    for entry in history:
-        for name, logged in names.items():
-            if entry.get(logged) is not None:
-                curves[name].append(round(entry[logged], 4))
-    return dict(curves)
+def commit() -> str:
+    """Of this repository, with "-dirty" where files have been changed since."""
+    command = ["git", "describe", "--always", "--exclude=*", "--abbrev=40", "--dirty"]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
+
+
+def curves_of(history: list[dict[str, Any]], names: dict[str, str]) -> dict[str, list[float | None]]:
+    """The values of each step, by our name, of what was logged under another; None for a step that has none."""
+    steps = [entry for entry in history if "step_time" in entry]
+    values = {name: [entry.get(logged) for entry in steps] for name, logged in names.items()}
+    return {name: [None if v is None else round(v, 4) for v in curve] for name, curve in values.items()}
 
 
 def main() -> None:

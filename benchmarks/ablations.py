@@ -57,6 +57,8 @@ SIX = {"max_turns": 14, "max_turn_length": 44, "max_completion_length": 672}
 TEST_OF_TEN = {"tests": (4, 6, 8, 10), "questions": 32, "test_turns": 22, "test_turn_length": 72}
 AT_FOUR = {"tests": (4,)}
 GRID = (
+    # Nothing is learned at this rate: it tests the start.
+    Cell("start", "start", {"learning_rate": 0.0}, TEST_OF_TEN | {"questions": 64, "at": (0, 1)}, seeds=1),
     Cell("headline", "mempo-full", FULL, seeds=5),
     Cell("headline", "grpo-full", FULL | GRPO, seeds=5),
     Cell("headline", "mempo-memory", MEMORY, seeds=5),

@@ -13,7 +13,7 @@ import sys
 import time
 from pathlib import Path
 
-from ablation_run import ROOT, curves_of
+from ablation_run import ROOT, commit, curves_of
 from mempo_trl.smollm2 import smollm2_policy
 
 RESULTS = ROOT / "benchmarks" / "results" / "real"
@@ -51,9 +51,7 @@ def play(arm: str) -> dict:
         "arm": arm,
         "cold_start": COLD_START,
         "options": [*OPTIONS[2:], *ARMS[arm]],
-        "commit": subprocess.run(
-            ["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=True
-        ).stdout.strip(),
+        "commit": commit(),
         "seconds": round(time.monotonic() - began, 1),
         "curves": curves_of(history, CURVES),
         "evaluation": json.loads(done.stdout.splitlines()[-1]),

@@ -14,7 +14,7 @@ import yaml
 from docs_pages import ROOT
 from mempo_trl import MemPOConfig, MemPOTrainer
 from mempo_trl.memory.spans import MemorySpan
-from mempo_trl.search.world import city_of
+from mempo_trl.search.world import WorldEnvironment, city_of
 from mempo_trl.trajectory import Trajectory
 
 sys.path.insert(0, str(ROOT / "benchmarks"))
@@ -44,11 +44,13 @@ def result(cell, seed, values, context="memory", k=4):
 # The grid
 
 
-def test_the_options_of_every_cell_are_accepted(tmp_path):
+@pytest.mark.parametrize("cell", ablations.GRID, ids=lambda cell: cell.name)
+def test_every_cell_can_be_trained(cell, tmp_path):
     world = yaml.safe_load(ablation_run.WORLD.read_text())
     settings = {name: value for name, value in world.items() if name not in ablation_run.OF_THE_SCRIPT}
-    for cell in ablations.GRID:
-        MemPOConfig(**settings | {"use_cpu": True, "output_dir": str(tmp_path)} | cell.options)
+    args = MemPOConfig(**settings | {"use_cpu": True, "output_dir": str(tmp_path), "max_steps": 1} | cell.options)
+    trainer = ablation_run.build_trainer(cell.jobs()[0], args, WorldEnvironment)
+    assert (trainer.ref_model is not None) == (args.beta > 0)
 
 
 def test_every_job_has_a_file_of_its_own_and_comes_seed_by_seed():
@@ -203,6 +205,11 @@ def test_a_table_has_a_row_for_each_cell():
     half, whole = "0.30 [0.25, 0.35]", "0.60 [0.50, 0.70]"
     # EM at 4, EM and F1 at 8, in both contexts each; fidelity in memory context at 4.
     assert row.split(" | ")[1:] == [half, whole, half, half, half, half, whole, "2 |"]
+
+
+def test_a_step_without_a_value_keeps_its_place():
+    history = [{"step_time": 1, "reward": 0.5}, {"step_time": 1}, {"step_time": 1, "reward": 0.25}, {"train_loss": 1}]
+    assert ablation_run.curves_of(history, {"r": "reward"}) == {"r": [0.5, None, 0.25]}
 
 
 def test_no_runs_no_page(tmp_path):
