@@ -1,5 +1,6 @@
 """The figures of docs/results.md."""
 
+from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
@@ -9,67 +10,36 @@ from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from ablation_labels import ARMS, BASELINES, HORIZON, NOISE, OPTIONS, THRESHOLDS, Labels, present
 from ablation_real import TITLES, real_figure
 from ablation_scores import Cells, curve
 from mempo_trl.context import CONTEXTS
 from mempo_trl.report.plots import COLOURS, STYLE
 
-ARMS = {
-    "grpo-full": "GRPO\nfull",
-    "mempo-full": "MemPO\nfull",
-    "grpo-memory": "GRPO\nmemory",
-    "mempo-memory": "MemPO\nmemory",
-}
 ARM_STYLES = dict(zip(ARMS, (("#3a4149", "-"), ("#009E73", "-"), ("#3a4149", "--"), ("#009E73", "--")), strict=True))
-VARIANTS = {
-    "threshold": {
-        "threshold-none": "none",
-        "mempo-full": "either",
-        "threshold-independent": "independent\n(published)",
-        "threshold-both": "both",
-    },
-    "baseline": {"mempo-memory": "history", "baseline-visible": "visible", "baseline-none": "none"},
-    "noise": {
-        "grpo-full": "GRPO\n0 %",
-        "mempo-full": "MemPO\n0 %",
-        "noise-10-grpo": "GRPO\n10 %",
-        "noise-10-mempo": "MemPO\n10 %",
-        "noise-30-grpo": "GRPO\n30 %",
-        "noise-30-mempo": "MemPO\n30 %",
-    },
-    "options": {
-        "mempo-full": "default",
-        "weight-0.3": "weight\n0.3",
-        "pool-turn": "pool\nturn",
-        "floor-0.1": "floor\n0.1",
-        "temperature-0.7": "temp.\n0.7",
-        "beta-0.001": "beta\n0.001",
-        "paid-right": "right\nonly",
-        "paid-short": "short\nonly",
-    },
-}
 
 
 def draw(cells: Cells, records: dict[str, dict[str, Any]], folder: Path) -> None:
     """Draws those figures that the runs, and the records of a real model, give."""
     folder.mkdir(parents=True, exist_ok=True)
-    if arms := _present(cells, ARMS):
+    if arms := present(cells, ARMS):
         tested = cells.objectives(arms)
         _save(_dots(cells, arms, tested), folder / "headline.svg")
         _save(_curves(cells, arms, tested[0], TESTS), folder / "curves.svg")
         _save(_habits(cells, arms, tested[0]), folder / "habits.svg")
-    for figure, labels in VARIANTS.items():
-        if len(modes := _present(cells, labels)) > 1:
-            _save(_dots(cells, modes, cells.objectives(modes)[:1]), folder / f"{figure}.svg")
-    if {f"few-{name}" for name in ARMS} <= cells.keys():
+    for name, labels in (
+        ("threshold", present(cells, THRESHOLDS, "mempo-full")),
+        ("baseline", present(cells, BASELINES, "mempo-memory")),
+        ("noise", present(cells, NOISE, "noise-30-grpo", "noise-30-mempo")),
+        ("options", present(cells, OPTIONS, "mempo-full")),
+    ):
+        if labels:
+            _save(_dots(cells, labels, cells.objectives(labels)[:1]), folder / f"{name}.svg")
+    if present(cells, HORIZON, *HORIZON):
         _save(_horizon(cells), folder / "horizon.svg")
     if records:
         colours = {arm: ARM_STYLES[f"{arm}-memory"][0] for arm in records}
         _save(real_figure(*_figure(len(TITLES), sharey=False), records, colours), folder / "real.svg")
-
-
-def _present(cells: Cells, labels: dict[str, str]) -> dict[str, str]:
-    return {name: label for name, label in labels.items() if name in cells}
 
 
 def _save(figure: Figure, path: Path) -> None:
@@ -83,7 +53,7 @@ def _figure(panels: int, sharey: bool = True) -> tuple[Figure, Sequence[Axes]]:
         return figure, list(figure.subplots(1, panels, squeeze=False, sharey=sharey).flat)
 
 
-def _dots(cells: Cells, labels: dict[str, str], objectives: Sequence[int]) -> Figure:
+def _dots(cells: Cells, labels: Labels, objectives: Sequence[int]) -> Figure:
     """A dot for each seed and a bar at the mean, by tested context; one panel for each number of objectives."""
     figure, panels = _figure(len(objectives))
     for axis, k in zip(panels, objectives, strict=True):
@@ -96,7 +66,7 @@ def _dots(cells: Cells, labels: dict[str, str], objectives: Sequence[int]) -> Fi
                 axis.plot([place + shift - 0.12, place + shift + 0.12], [mean, mean], color=COLOURS[context])
             axis.plot([], [], "o", color=COLOURS[context], label=f"tested in {context}")
         axis.set_title(f"{title}, {k} objectives")
-        axis.set_xticks(range(len(labels)), list(labels.values()))
+        axis.set_xticks(range(len(labels)), [label.axis for label in labels.values()])
         axis.set_ylim(-0.03, 1.03)
     panels[0].legend(loc="lower left", fontsize=10)
     return figure
@@ -110,19 +80,22 @@ TESTS = (
 
 
 def _arm_label(name: str) -> str:
-    return ARMS[name].replace("\n", ", trained in ")
+    return ARMS[name].axis.replace("\n", ", trained in ")
 
 
-def _mean_by_step(axis: Axes, name: str, curves: Sequence[Sequence[tuple[int, float]]]) -> None:
-    """The mean of the curves that a cell's runs have."""
-    steps = [step for step, _ in curves[0]]
-    means = [fmean(values) for values in zip(*([value for _, value in c] for c in curves), strict=True)]
+def _mean_by_step(axis: Axes, name: str, curves: Sequence[Sequence[tuple[int, float | None]]]) -> None:
+    """The mean of the curves that a cell's runs have; a run without a value at a step does not count there."""
+    by_step: dict[int, list[float]] = defaultdict(list)
+    for step, value in (point for points in curves for point in points):
+        if value is not None:
+            by_step[step].append(value)
+    steps, means = sorted(by_step), [fmean(by_step[step]) for step in sorted(by_step)]
     colour, style = ARM_STYLES[name]
     axis.plot(steps, means, style, color=colour, label=_arm_label(name))
     axis.set_xlabel("step")
 
 
-def _curves(cells: Cells, labels: dict[str, str], k: int, tests: Sequence[tuple[str, str, str]]) -> Figure:
+def _curves(cells: Cells, labels: Labels, k: int, tests: Sequence[tuple[str, str, str]]) -> Figure:
     """Means over seeds by step: exact match in both contexts, and what the memory keeps."""
     figure, panels = _figure(len(tests))
     for axis, (context, metric, title) in zip(panels, tests, strict=True):
@@ -134,7 +107,7 @@ def _curves(cells: Cells, labels: dict[str, str], k: int, tests: Sequence[tuple[
     return figure
 
 
-def _habits(cells: Cells, labels: dict[str, str], k: int) -> Figure:
+def _habits(cells: Cells, labels: Labels, k: int) -> Figure:
     """Means over seeds by step: memories that guess in tests, and tokens of a memory in training."""
     figure, (guesses, length) = _figure(2, sharey=False)
     for name in labels:

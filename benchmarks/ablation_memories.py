@@ -7,10 +7,14 @@ from typing import Any
 
 import torch
 
-from ablation_scores import Cells, Run, before, example_of
+from ablation_labels import Labels
+from ablation_run import TEST_SPLIT, Job
+from ablation_scores import Cells, Run, example_of
 from ablation_tables import table
-from ablation_world import HABITS
+from ablation_world import HABITS, memory_habits
 from mempo_trl.memory.rewards import score_memories
+from mempo_trl.search.world import CAREFUL, world_rows
+from mempo_trl.trajectory import Trajectory
 
 
 def example_section(runs: list[Run]) -> str:
@@ -25,7 +29,7 @@ def example_section(runs: list[Run]) -> str:
     )
     return "\n\n".join(
         [
-            "### The published threshold, on one memory",
+            "## The published threshold, on one memory",
             about,
             "\n".join("- " + " ".join(result.split()) for result in example["tool_results"]),
             f"The model then wrote `{example['memory']}`. How likely each token of the gold answers is:",
@@ -49,48 +53,59 @@ def _rules(example: dict[str, Any]) -> list[list[str]]:
     return rows
 
 
-def habits_section(cells: Cells, labels: dict[str, str], assets: Path) -> str:
+def habits_section(cells: Cells, labels: Labels, assets: Path) -> str:
     """How often memories show a habit that could win a reward without being of use."""
-    k = cells.objectives(labels)[0]
-    shares = {name: {habit: _share(cells, name, k, habit) for habit in HABITS} for name in labels}
-    lengths = {name: [_length(cells[name], part) for part in (slice(0, 3), slice(-3, None))] for name in labels}
-    rows = [
-        [
-            label,
-            *("-" if share is None else f"{share:.3f}" for share in shares[name].values()),
-            *(f"{length:.1f}" for length in lengths[name]),
-        ]
-        for name, label in labels.items()
-    ]
-    runs = [run for name in labels for run in cells[name]]
-    start = ", ".join(f"{before(runs, 'memory', k, habit):.3f} {habit}" for habit in HABITS[:2])
-    most = ", ".join(
-        f"{max(share for by in shares.values() if (share := by[habit]) is not None):.3f} {habit}"
-        for habit in HABITS[:2]
-    )
-    longest = max(last for _, last in lengths.values())
+    if not labels:
+        return ""
+    k, expert = cells.objectives(labels)[0], _faultless(cells.objectives(labels)[0])
+    rows = [["an expert without faults", *(f"{share:.3f}" for share in expert.values()), "", "", ""]]
+    for name, label in labels.items():
+        first, last = (_length(cells[name], part) for part in (slice(0, 3), slice(-3, None)))
+        shares = [_shown_share(cells, name, k, habit) for habit in HABITS]
+        rows.append([label.page, *shares, f"{first:.1f}", f"{last:.1f}", str(len(cells[name]))])
+    found = {habit: [_share(cells, name, k, habit) for name in labels] for habit in HABITS}
+    beyond = {h: [share - expert[h] for share in found[h] if share is not None] for h in HABITS}
+    more = {habit: max([0.0, *shares]) for habit, shares in beyond.items()}
+    longer = max(_length(cells[name], slice(-3, None)) - _length(cells[name], slice(0, 3)) for name in labels)
+    most = list(labels.values())[found["guesses"].index(max(found["guesses"]))].page
     return "\n\n".join(
         [
-            "### Do memories cheat?",
-            f"Before training, the shares of memories with a bad habit are {start}; after it, they are at most {most} "
-            f"in any arm. In the last steps of training, memories have {longest:.1f} tokens at most on average; what "
-            "no reward for long ones changes stands under [What did not matter?](#what-did-not-matter).",
+            "## Do memories cheat?",
+            f"Shares of memories that guess a city are {min(found['guesses']):.3f} to {max(found['guesses']):.3f}, the "
+            f"most with {most}. Beyond an expert without faults, at most {more['copies']:.3f} copy the question, "
+            f"{more['repeats']:.3f} repeat a person and {more['grows']:.3f} grow, and over the training memories get "
+            f"at most {max(longer, 0):.1f} tokens longer.",
             f"![Memories that guess, and their length]({assets}/habits.svg)",
             "A memory reward could be won by memories that copy the question, guess answers, repeat or grow. Shares of "
-            f"the memories in `memory` context at {k} objectives, after training: those that name a person of the "
-            "question whom no search has found (a friend who is asked for too counts as one), that hold a city which "
-            "no search has shown, that have a person twice who was searched for once, and that have more notes than "
-            "there were searches. Length is in tokens, over the memories of the first and the last 3 steps of "
-            "training.",
-            table(["", *HABITS, "length, first", "length, last"], rows),
+            f"the memories in `memory` context on {k} objectives, after training: those that name a person of the "
+            "question whom no search has found, that hold a city which no search has shown, that have a person twice "
+            "who was searched for once, and that have more notes than there were searches. A friend whose home is "
+            "still to be found stands in a memory too, so an expert without faults does not have 0 everywhere. Length "
+            "is in tokens, over the memories of the first and the last 3 steps of training. The first runs did not "
+            "count repeats: (of 2) is the mean of two seeds.",
+            table(["", *HABITS, "length, first", "length, last", "seeds"], rows),
         ]
     )
+
+
+def _faultless(k: int) -> dict[str, float]:
+    """The habits of the expert that forgets nothing and misreads nothing, on the questions of the tests."""
+    rows = world_rows(Job("", 0).questions, k, TEST_SPLIT)
+    found = [habits for row in rows if (habits := memory_habits(row, Trajectory([], messages=CAREFUL.trace(row))))]
+    return {habit: fmean(habits[habit] for habits in found) for habit in HABITS}
 
 
 def _share(cells: Cells, name: str, k: int, habit: str) -> float | None:
-    scores = cells.scores(name, "memory", k, habit)  # the first runs have no "repeats"
-    return fmean(scores.values()) if scores else None
+    scores = cells.scores(name, "memory", k, habit).values()  # the first runs have no "repeats"
+    return fmean(scores) if scores else None
+
+
+def _shown_share(cells: Cells, name: str, k: int, habit: str) -> str:
+    share, seeds = _share(cells, name, k, habit), len(cells.scores(name, "memory", k, habit))
+    few = f" (of {seeds})" if 0 < seeds < len(cells[name]) else ""
+    return "-" if share is None else f"{share:.3f}{few}"
 
 
 def _length(runs: list[Run], part: slice) -> float:
-    return fmean(fmean(values) for run in runs if (values := run["curves"].get("memory_length", [])[part]))
+    values = [value for run in runs for value in run["curves"].get("memory_length", [])[part]]
+    return fmean(value for value in values if value is not None)

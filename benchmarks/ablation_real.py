@@ -1,6 +1,7 @@
 """The part of docs/results.md on a real model: the records of `real_model.py`."""
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,13 @@ from matplotlib.figure import Figure
 from ablation_tables import table
 
 ARMS = {"mempo": "MemPO", "grpo": "GRPO"}
-MEANS = {"em": "EM", "f1": "F1", "memory_fidelity": "fidelity", "total_tokens": "tokens", "peak_tokens": "peak tokens"}
+MEANS = {
+    "em": ("EM", ".2f"),
+    "f1": ("F1", ".2f"),
+    "memory_fidelity": ("fidelity", ".2f"),
+    "total_tokens": ("tokens", ".0f"),
+    "peak_tokens": ("peak tokens", ".0f"),
+}
 TITLES = {"p_mem": "P(answer | memory)", "memory_closed": "Closed memories", "reward": "Reward"}
 
 
@@ -24,9 +31,10 @@ def real_section(records: dict[str, dict[str, Any]], assets: Path) -> str:
         return ""
     first = next(iter(records.values()))
     steps, cold = len(first["curves"]["reward"]), first["cold_start"]
+    tested = first["options"][first["options"].index("--eval_questions") + 1]
     minutes = ", ".join(f"{record['seconds'] / 60:.0f} minutes for {ARMS[arm]}" for arm, record in records.items())
     rows = [
-        [ARMS[arm], when, f"`{context}`", *(f"{means[name]:.2f}" for name in MEANS)]
+        [ARMS[arm], when, f"`{context}`", *(f"{means[name]:{form}}" for name, (_, form) in MEANS.items())]
         for arm, record in records.items()
         for when, by_context in record["evaluation"].items()
         for context, means in by_context.items()
@@ -37,17 +45,17 @@ def real_section(records: dict[str, dict[str, Any]], assets: Path) -> str:
     )
     how = (
         f"The cold start has {cold['steps']} updates on {cold['questions']} questions along the data set's own "
-        "decompositions. Then `python benchmarks/real_model.py` trains in `memory` context, with the options of "
-        f"`examples/configs/smollm2_fanoutqa_cpu.yaml`: {minutes}, tests included. The tests have 16 questions of 2 "
-        "objectives that were not trained on."
+        "decompositions. Then `python benchmarks/real_model.py` trains with the options of "
+        f"`examples/configs/smollm2_fanoutqa_cpu.yaml`: {minutes}, tests included. The tests have {tested} questions "
+        "that were not trained on."
     )
     return "\n\n".join(
         [
-            "### A real model",
+            "## A real model",
             about,
             f"![Curves of SmolLM2-135M]({assets}/real.svg)",
             how,
-            table(["", "training", "context", *MEANS.values()], rows),
+            table(["", "training", "context", *(title for title, _ in MEANS.values())], rows),
         ]
     )
 
@@ -56,7 +64,7 @@ def real_figure(figure: Figure, panels: Any, records: dict[str, dict[str, Any]],
     """Curves of training by step."""
     for axis, (name, title) in zip(panels, TITLES.items(), strict=True):
         for arm, record in records.items():
-            values = record["curves"].get(name, [])
+            values = [math.nan if value is None else value for value in record["curves"].get(name, [])]
             axis.plot(range(1, len(values) + 1), values, color=colours[arm], label=ARMS[arm])
         axis.set_title(title)
         axis.set_xlabel("step")

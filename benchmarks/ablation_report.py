@@ -1,49 +1,22 @@
 """docs/results.md from the runs of `ablations.py`. Every number and verdict on the page is computed here."""
 
+from collections.abc import Iterable
+from dataclasses import asdict
 from pathlib import Path
 from statistics import fmean
 
 import ablation_figures
+from ablation_labels import ARMS, BASELINES, HORIZON, NOISE, OPTIONS, SPARSE, START, THRESHOLDS, Labels, present
 from ablation_memories import example_section, habits_section
 from ablation_real import read, real_section
-from ablation_scores import LAST, Cells, Run, before
-from ablation_tables import Pair, change, compared, differences_table, present, scores_table, sentence, table
+from ablation_run import Job
+from ablation_scores import LAST, SAME, Cells, Run, final
+from ablation_tables import Pair, change, compared, differences_table, scores_table, sentence, table
+from ablation_trainer import SHORT
 from mempo_trl.context import CONTEXTS
 
-LABELS = {
-    "grpo-full": "GRPO, trained in `full`",
-    "mempo-full": "MemPO, trained in `full`",
-    "grpo-memory": "GRPO, trained in `memory`",
-    "mempo-memory": "MemPO, trained in `memory`",
-}
-THRESHOLDS = {
-    "threshold-none": "no threshold (the paper's formula)",
-    "mempo-full": "`either`",
-    "threshold-independent": "`independent` (the published code)",
-    "threshold-both": "`both`",
-}
-BASELINES = {"mempo-memory": "`history`", "baseline-visible": "`visible`", "baseline-none": "`none`"}
-SPARSE = {"six-grpo": "GRPO", "six-mempo": "MemPO"}
-HORIZON = {f"few-{name}": label for name, label in LABELS.items()}
-NOISE = {
-    "grpo-full": "0 %, GRPO",
-    "mempo-full": "0 %, MemPO",
-    "noise-10-grpo": "10 %, GRPO",
-    "noise-10-mempo": "10 %, MemPO",
-    "noise-30-grpo": "30 %, GRPO",
-    "noise-30-mempo": "30 %, MemPO",
-}
-OPTIONS = {
-    "mempo-full": "default",
-    "weight-0.3": "`memory_weight` 0.3",
-    "pool-turn": "`memory_pool` `turn`",
-    "floor-0.1": "`memory_std_floor` 0.1",
-    "temperature-0.7": "`temperature` 0.7",
-    "beta-0.001": "`beta` 0.001",
-    "paid-right": "no memory reward where the answer is wrong",
-    "paid-short": "no memory reward over 14 tokens",
-}
 TESTED = ("memory", "full")  # what an agent will see comes first
+IN_FULL = "All are trained in `full` context, where the memory advantage changes most."
 
 
 def write(results: Path, page: Path, assets: Path) -> None:
@@ -61,13 +34,13 @@ def text(results: Path, assets: Path) -> str:
         _about(cells),
         _headline(cells, assets),
         _contexts(cells, assets),
-        _variants(cells, "Which threshold?", THRESHOLDS, "mempo-full", f"{assets}/threshold.svg"),
+        _variants(cells, "Which threshold?", THRESHOLDS, "mempo-full", f"{assets}/threshold.svg", IN_FULL),
         example_section(cells.get("mempo-full", [])),
-        _variants(cells, "Which baseline?", BASELINES, "mempo-memory", f"{assets}/baseline.svg"),
+        _variants(cells, "Which baseline?", BASELINES, "mempo-memory", f"{assets}/baseline.svg", WITHOUT_A_BASELINE),
         _horizon(cells, assets),
         _noise(cells, assets),
         _options(cells, assets),
-        habits_section(cells, present(cells, LABELS | THRESHOLDS), assets),
+        habits_section(cells, present(cells, ARMS | THRESHOLDS | ARMS), assets),
         real_section(read(results), assets),
         _runs(cells),
     ]
@@ -85,52 +58,60 @@ python benchmarks/ablations.py           # plays the runs that are missing
 python benchmarks/ablations.py --report  # writes this page
 ```
 
-**How to read it.** EM is the share of held-out questions with every objective right, sampled at temperature 1, with the
-whole history (`full`) or the last turn alone (`memory`) in view. F1 is the mean over objectives. Fidelity is the share
-of gold answers in the last memory, in `memory` context. A score is the mean of a run's last {LAST} tests. Brackets hold
-the 95 % bootstrap interval over seeds; with 2 to 5 seeds it is too narrow. A difference is taken seed by seed. It is
-called higher or lower where there are 3 seeds or more and its interval leaves out 0, and open where there are fewer."""
+**How to read it.** EM is the share of held-out questions with every objective right, sampled at the temperature of the
+training. F1 is the mean over objectives. Both are tested with the whole history in view (`full`), and with the prompt,
+the turn before and its search result alone (`memory`). Fidelity is the share of gold answers in the last memory, in
+`memory` context. A score is the mean of a run's last {LAST} tests.
+
+Brackets after a score hold the 95 % bootstrap interval over seeds; of 3 to 5 seeds it is too narrow. A difference is
+taken seed by seed, and its brackets hold Student's 95 % interval. It is called higher or lower where that leaves out 0.
+All runs are tested on the same questions, and no interval says what other questions would give. With 3 seeds only large
+differences show: no clear difference does not mean none."""
+WITHOUT_A_BASELINE = (
+    "All are trained in `memory` context. With `none` a memory reward is P(memory), and the threshold sees the memory "
+    "alone: a lost fact drops out of the mean, as under `both`."
+)
 
 
 def _about(cells: Cells) -> str:
-    names = list(present(cells, LABELS) or cells)
-    run, few = cells[names[0]][0], cells.objectives(names)
-    tested = " and ".join(map(str, few))
-    full, memory = (before((run for name in names for run in cells[name]), context, few[0]) for context in CONTEXTS)
-    return f"""\
-## The runs
-
-All start from the model that the package ships: 100K parameters, after a cold start on careless traces of 1 to 10
-objectives. It is trained for {run["config"]["max_steps"]} steps on questions of {run["job"]["objectives"]} objectives, with the
-options of `examples/configs/world.yaml` but those of the row, and tested on {run["job"]["questions"]} questions of {tested}
-objectives, if nothing else is said. Half of the objectives take two searches. Runs of one seed share the questions.
-
-Before training, EM at {few[0]} objectives is {full:.2f} in `full` and {memory:.2f} in `memory` context."""  # noqa: E501
+    run = next(iter(cells[name][0] for name in [*ARMS, *cells] if name in cells))
+    job, tested = run["job"], " and ".join(map(str, run["job"]["tests"]))
+    return (
+        "All runs start from the model that the package ships: 100K parameters, after a cold start on careless traces "
+        f"of 1 to 10 objectives. It is trained for {run['config']['max_steps']} steps on questions of "
+        f"{job['objectives']} objectives, with the options of `examples/configs/world.yaml` but those of the row, and "
+        f"tested on {job['questions']} questions of {tested} objectives, if nothing else is said. Half of the "
+        "objectives take two searches. Runs of one seed are trained on the same questions."
+    )
 
 
 def _section(title: str, *parts: str) -> str:
-    return "\n\n".join([f"### {title}", *parts])
+    return "\n\n".join([f"## {title}", *parts])
 
 
 def _pairs(cells: Cells, *pairs: Pair) -> list[Pair]:
     return [pair for pair in pairs if {*pair[1:]} <= cells.keys()]
 
 
+def _names(pairs: Iterable[Pair]) -> list[str]:
+    return [name for _, *pair in pairs for name in pair]
+
+
 def _headline(cells: Cells, assets: Path) -> str:
-    labels = present(cells, LABELS)
+    labels = present(cells, ARMS)
     pairs = _pairs(cells, *((f"trained in `{t}`", f"mempo-{t}", f"grpo-{t}") for t in CONTEXTS))
     if not pairs:
         return ""
     said = [
-        f"At {k} objectives, MemPO against GRPO, tested in `memory` context: {compared(cells, pairs, 'memory', k)}."
-        for k in cells.objectives(labels)
+        f"MemPO against GRPO, tested in `memory` context on {k} objectives: {compared(cells, pairs, 'memory', k)}."
+        for k in cells.objectives(_names(pairs))
     ]
     return _section(
         "Does MemPO beat GRPO?",
         " ".join(said),
         f"![Exact match of each seed]({assets}/headline.svg)",
         scores_table(cells, labels),
-        "MemPO minus GRPO, by seed:",
+        "MemPO minus GRPO:",
         differences_table(cells, pairs),
     )
 
@@ -140,96 +121,100 @@ def _contexts(cells: Cells, assets: Path) -> str:
     if not pairs:
         return ""
     said = [
-        f"Tested in `memory` context at {k} objectives, trained in it against trained in `full`: "
+        f"Trained in `memory` context against trained in `full`, tested in `memory` context on {k} objectives: "
         f"{compared(cells, pairs, 'memory', k)}."
-        for k in cells.objectives([cell for _, *pair in pairs for cell in pair])
+        for k in cells.objectives(_names(pairs))
     ]
     return _section(
         "Is training in memory context worth it?",
         " ".join(said),
         f"![Exact match and fidelity by step]({assets}/curves.svg)",
-        "Trained in `memory` minus in `full`, by seed:",
+        "Trained in `memory` minus trained in `full`; what it costs stands in [Performance](performance.md):",
         differences_table(cells, pairs),
     )
 
 
-def _variants(cells: Cells, title: str, labels: dict[str, str], default: str, figure: str) -> str:
+def _variants(cells: Cells, title: str, labels: Labels, default: str, figure: str, about: str) -> str:
     """One option's values against its default."""
-    labels = present(cells, labels)
-    if default not in labels or len(labels) < 2:
+    labels = present(cells, labels, default)
+    if not labels:
         return ""
     k = cells.objectives(labels)[0]
-    pairs = [(label, name, default) for name, label in labels.items() if name != default]
+    pairs = [(label.page, name, default) for name, label in labels.items() if name != default]
     said = [
-        f"Tested in `{context}` context at {k} objectives, against {labels[default]}: "
+        f"Against {labels[default].page}, tested in `{context}` context on {k} objectives: "
         f"{compared(cells, pairs, context, k)}."
         for context in TESTED
     ]
-    trained = f"All are trained in `{cells[default][0]['config']['context']}` context."
-    return _section(title, " ".join(said), f"![{title}]({figure})", trained, scores_table(cells, labels))
+    return _section(title, " ".join(said), f"![{title}]({figure})", about, scores_table(cells, labels))
 
 
 def _horizon(cells: Cells, assets: Path) -> str:
-    sparse, labels = present(cells, SPARSE), present(cells, HORIZON)
-    if len(sparse) < len(SPARSE) or len(labels) < len(HORIZON):
+    sparse, labels = present(cells, SPARSE, *SPARSE), present(cells, HORIZON, *HORIZON)
+    if not sparse or not labels or START not in cells:
         return ""
     pairs = [(f"trained in `{t}`", f"few-mempo-{t}", f"few-grpo-{t}") for t in CONTEXTS]
-    most = cells.objectives(labels)[-1]
-    start = before((run for name in sparse for run in cells[name]), "memory", 6)
+    (six,), most = cells.objectives(sparse), cells.objectives(labels)[-1]
+    few = cells[pairs[0][1]][0]["job"]
     return _section(
         "What does a longer horizon change?",
-        f"Trained and tested on 6 objectives in `memory` context, where EM is {start:.2f} before training, MemPO "
-        f"against GRPO: {sentence(cells, 'six-mempo', 'six-grpo', 'memory', 6)}. Trained on 2 to 4 objectives and "
-        f"tested on {most} in `memory` context, MemPO against GRPO: {compared(cells, pairs, 'memory', most)}.",
+        f"MemPO against GRPO, trained and tested on {six} objectives in `memory` context, where EM is "
+        f"{final(cells[START][0], 'memory', six):.2f} before training: "
+        f"{sentence(cells, 'six-mempo', 'six-grpo', 'memory', six)}. Trained on 2 to 4 objectives and tested on {most} "
+        f"in `memory` context: {compared(cells, pairs, 'memory', most)}.",
         f"![Exact match and F1 by objectives]({assets}/horizon.svg)",
-        "Trained on 2 to 4 objectives, an equal share of each, and tested on "
-        f"{cells[pairs[0][1]][0]['job']['questions']} questions of each number, in `memory` context:",
+        f"Trained on {', '.join(map(str, few['objectives']))} objectives, an equal share of each, and tested on "
+        f"{few['questions']} questions of each number, in `memory` context:",
         scores_table(cells, labels, ("memory",)),
-        "Trained on 6 objectives in `memory` context:",
+        f"Trained on {six} objectives in `memory` context:",
         scores_table(cells, sparse),
     )
 
 
 def _noise(cells: Cells, assets: Path) -> str:
-    labels = present(cells, NOISE)
-    if len(labels) < 3:
+    labels = present(cells, NOISE, "noise-30-mempo", "noise-30-grpo")
+    if not labels:
         return ""
     k, said = cells.objectives(labels)[0], []
     for rate in ("10", "30"):
         for _, *pair in _pairs(cells, ("", f"noise-{rate}-mempo", f"noise-{rate}-grpo")):
-            tests = "; ".join(f"tested in `{context}`, {sentence(cells, *pair, context, k)}" for context in TESTED)
-            said.append(f"At {rate} % noise and {k} objectives, MemPO against GRPO: {tests}.")
+            tests = "; ".join(f"tested in `{context}`: {sentence(cells, *pair, context, k)}" for context in TESTED)
+            said.append(f"MemPO against GRPO at {rate} % noise, on {k} objectives: {tests}.")
     return _section(
         "What does a noisy tool change?",
         " ".join(said),
         f"![What does a noisy tool change?]({assets}/noise.svg)",
-        "A share of the searches misleads, in training and in the tests: half of these show a wrong city for the "
-        "person that was asked for, half show other people only. All are trained in `full` context.",
+        "A share of the searches misleads, in training and in the tests: half of these show the person that was asked "
+        f"for with the facts of another world, half show other people only. {IN_FULL}",
         scores_table(cells, labels),
     )
 
 
 def _options(cells: Cells, assets: Path) -> str:
-    labels, default = present(cells, OPTIONS), "mempo-full"
-    others = [name for name in labels if name != default]
-    if default not in labels or not others:
+    labels, default = present(cells, OPTIONS, "mempo-full"), "mempo-full"
+    if not labels:
         return ""
     k = cells.objectives(labels)[0]
-    found = {(name, c): change(cells, name, default, c, k)[1].verdict for name in others for c in TESTED}
-    same = [labels[name] for name in others if {found[name, c] for c in TESTED} == {"not clearly different"}]
-    moved = [
-        f"{labels[name]}, in `{context}` context {sentence(cells, name, default, context, k)}"
-        for (name, context), verdict in found.items()
-        if verdict != "not clearly different"
+    found = {
+        (name, context): change(cells, name, default, context, k)[1].verdict
+        for name in labels
+        if name != default
+        for context in TESTED
+    }
+    moved = {key: verdict for key, verdict in found.items() if verdict != SAME}
+    same = [label.page for name, label in labels.items() if name != default and not {name} & {n for n, _ in moved}]
+    others = [
+        f"{labels[name].page}, tested in `{context}`: {sentence(cells, name, default, context, k)}"
+        for name, context in moved
     ]
     return _section(
         "What did not matter?",
-        f"Not clearly different from the default in either context at {k} objectives: {', '.join(same) or 'nothing'}. "
-        f"The others: {'; '.join(moved) or 'none'}.",
+        f"No clear difference from the default, on {k} objectives in either context: {', '.join(same) or 'none'}. "
+        f"The others: {'; '.join(others) or 'none'}.",
         f"![What did not matter?]({assets}/options.svg)",
-        "One option at a time, trained in `full` context. The default is weight 1, pool `group`, floor 0.01, "
-        "temperature 1, beta 0, and a reward for every memory. Tests sample at temperature 1 in all rows. "
-        f"{_floor(cells[default])}",
+        f"One option at a time. {IN_FULL} Their default is `memory_weight` 1, `memory_pool` `group`, "
+        "`memory_std_floor` 0.01, `temperature` 1, `beta` 0, and a reward for every memory. A short memory has "
+        f"{SHORT} tokens at most, three facts. {_floor(cells[default])}",
         scores_table(cells, labels),
     )
 
@@ -237,22 +222,27 @@ def _options(cells: Cells, assets: Path) -> str:
 def _floor(runs: list[Run]) -> str:
     under = fmean(share for run in runs for share in run["curves"]["pools_under_floor"])
     same = ", so a floor of 0 gives the same runs" if under == 0 else ""
-    return f"The floor of the default held back {under:.1%} of its pools{same}."
+    return f"The default's floor held back {under:.1%} of the pools{same}."
 
 
 def _runs(cells: Cells) -> str:
-    def fields(run: dict) -> str:
-        job = run["job"]
-        told = job["options"] | {name: job[name] for name in ("noise", "paid", "objectives") if name in job}
-        usual = {"noise": 0.0, "paid": "all", "objectives": 4}
-        return ", ".join(f"`{name}` {value}" for name, value in told.items() if usual.get(name, ...) != value)
+    usual = asdict(Job("", 0))
+
+    def differs(job: dict) -> str:
+        told = {name: value for name, value in job.items() if name not in ("cell", "seed", "options")}
+        changed = {name: v for name, v in told.items() if (tuple(v) if isinstance(v, list) else v) != usual[name]}
+        return ", ".join(f"`{name}` {value}" for name, value in (job["options"] | changed).items())
+
+    def commit(run: Run) -> str:
+        sha, _, dirty = run["commit"].partition("-")
+        return f"`{sha[:7]}{'-' * bool(dirty)}{dirty}`"
 
     rows = [
         [
             f"`{name}`",
-            fields(runs[0]),
+            differs(runs[0]["job"]),
             ", ".join(str(run["job"]["seed"]) for run in runs),
-            ", ".join(sorted({f"`{run['commit'][:7]}`" for run in runs})),
+            ", ".join(sorted({commit(run) for run in runs})),
         ]
         for name, runs in cells.items()
     ]

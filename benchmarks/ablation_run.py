@@ -40,6 +40,7 @@ from mempo_trl.tiny import load_start
 
 ROOT = Path(__file__).resolve().parents[1]
 WORLD = ROOT / "examples" / "configs" / "world.yaml"
+TEST_SPLIT = "ablation test"
 OF_THE_SCRIPT = ("dataset", "objectives")  # options of world.yaml that are not MemPOConfig's
 CURVES = {
     "reward": "reward",
@@ -118,7 +119,7 @@ class Tests(TrainerCallback):
                 limits=TurnLimits(job.test_turns, args.max_tool_length),
                 sampling=Sampling(args.temperature, 1.0, job.test_turn_length),
             )
-            rows = world_rows(job.questions, k, "ablation test")
+            rows = world_rows(job.questions, k, TEST_SPLIT)
             played = list(zip(rows, agent.run_many(rows, job.questions, seed=0), strict=True))
             means = Evaluation.of([score_trajectory(*pair) for pair in played]).rounded()
             habits = [h for pair in played if (h := memory_habits(*pair))]

@@ -9,11 +9,13 @@ from statistics import fmean
 from typing import Any, NamedTuple
 
 import numpy as np
+from scipy.stats import t
 
 from mempo_trl.summary import CONFIDENCE, RESAMPLES, Estimate
 
 Run = dict[str, Any]  # what `ablation_run.play` returns
 LAST = 3  # tests that a final score is the mean of
+SAME = "no clear difference"
 
 
 class Cells(Mapping[str, list[Run]]):
@@ -62,11 +64,11 @@ class Difference(NamedTuple):
 
     @property
     def verdict(self) -> str:
-        """ "higher" or "lower" where there are 3 seeds or more and the interval leaves out 0."""
+        """What the interval says where there are 3 seeds or more."""
         if self.seeds < 3:
-            return "open"
+            return f"no verdict from {self.seeds} seed{'s' * (self.seeds > 1)}"
         if self.change["low"] <= 0 <= self.change["high"]:
-            return "not clearly different"
+            return SAME
         return "higher" if self.change["mean"] > 0 else "lower"
 
 
@@ -85,11 +87,6 @@ def final(run: Run, context: str, objectives: int, metric: str = "em") -> float:
     return fmean(values) if values else float("nan")
 
 
-def before(runs: Iterable[Run], context: str, objectives: int, metric: str = "em") -> float:
-    """The mean over runs of the test before training."""
-    return fmean(curve(run, context, objectives, metric)[0][1] for run in runs)
-
-
 def estimate(values: Iterable[float]) -> Estimate:
     """The mean over seeds and its bootstrap interval, as `mempo_trl.summary` takes it over questions."""
     array = np.array(list(values))
@@ -99,12 +96,17 @@ def estimate(values: Iterable[float]) -> Estimate:
 
 
 def difference(cells: Cells, cell: str, other: str, context: str, objectives: int, metric: str = "em") -> Difference:
-    """`cell` - `other`, seed by seed: runs of one seed share the start and the questions."""
+    """`cell` - `other`, seed by seed, with Student's t interval: runs of one seed share the start and the questions."""
     first, second = (cells.scores(name, context, objectives, metric) for name in (cell, other))
     shared = sorted(first.keys() & second.keys())
     if not shared:
         raise ValueError(f"{cell} and {other} have no seed in common")
-    return Difference(estimate(first[seed] - second[seed] for seed in shared), len(shared))
+    changes = np.array([first[seed] - second[seed] for seed in shared])
+    mean, reach = float(changes.mean()), 0.0
+    if len(shared) > 1:
+        quantile = t.ppf((1 + CONFIDENCE) / 2, len(shared) - 1)
+        reach = float(quantile * changes.std(ddof=1) / len(shared) ** 0.5)
+    return Difference({"mean": mean, "low": mean - reach, "high": mean + reach}, len(shared))
 
 
 def example_of(runs: Iterable[Run]) -> dict[str, Any] | None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 
+from ablation_labels import START, Label, Labels
 from ablation_scores import Cells, Difference, difference, estimate
 from mempo_trl.context import CONTEXTS
 from mempo_trl.summary import Estimate
@@ -20,11 +21,6 @@ def shown(value: Estimate, sign: str = "") -> str:
     return numbers[0] if numbers[1] == numbers[2] else f"{numbers[0]} [{numbers[1]}, {numbers[2]}]"
 
 
-def present(cells: Cells, labels: dict[str, str]) -> dict[str, str]:
-    """The labels of the cells that have runs."""
-    return {name: label for name, label in labels.items() if name in cells}
-
-
 def measured(cells: Cells, names: Iterable[str], contexts: Sequence[str]) -> list[tuple[str, str, str, int]]:
     """What tables show: heading, metric, context, objectives. F1 is there where EM leaves little to compare."""
     few, *many = cells.objectives(names)
@@ -33,12 +29,14 @@ def measured(cells: Cells, names: Iterable[str], contexts: Sequence[str]) -> lis
     return [*scores, ("fidelity", "memory_fidelity", "memory", few)]
 
 
-def scores_table(cells: Cells, labels: dict[str, str], contexts: Sequence[str] = CONTEXTS) -> str:
-    """Scores at each number of objectives, and what the memory kept, one row for each cell."""
+def scores_table(cells: Cells, labels: Labels, contexts: Sequence[str] = CONTEXTS) -> str:
+    """Scores at each number of objectives, and what the memory kept, one row for the start and for each cell."""
+    if START in cells:
+        labels = {START: Label("before training", ""), **labels}
     columns = measured(cells, labels, contexts)
     rows = [
         [
-            label,
+            label.page,
             *(shown(estimate(cells.scores(name, context, k, key).values())) for _, key, context, k in columns),
             str(len(cells[name])),
         ]
@@ -64,10 +62,10 @@ def change(cells: Cells, cell: str, other: str, context: str, k: int) -> tuple[s
 
 
 def sentence(cells: Cells, cell: str, other: str, context: str, k: int) -> str:
-    """`EM higher (+0.09 [+0.08, +0.10], 5 seeds)`."""
+    """`EM +0.09 [+0.07, +0.11], higher`."""
     name, found = change(cells, cell, other, context, k)
-    return f"{name} {found.verdict} ({shown(found.change, '+')}, {found.seeds} seed{'s' * (found.seeds > 1)})"
+    return f"{name} {shown(found.change, '+')}, {found.verdict}"
 
 
 def compared(cells: Cells, pairs: Sequence[Pair], context: str, k: int) -> str:
-    return "; ".join(f"{label}, {sentence(cells, cell, other, context, k)}" for label, cell, other in pairs)
+    return "; ".join(f"{label}: {sentence(cells, cell, other, context, k)}" for label, cell, other in pairs)

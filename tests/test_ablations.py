@@ -2,8 +2,9 @@
 
 import json
 import random
+import re
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -22,8 +23,9 @@ sys.path.insert(0, str(ROOT / "benchmarks"))
 import ablation_report
 import ablation_run
 import ablations
+from ablation_labels import Label
 from ablation_run import Job
-from ablation_scores import Cells, before, difference, final
+from ablation_scores import Cells, difference, final
 from ablation_tables import scores_table, sentence, shown
 from ablation_trainer import SHORT, ChoosyTrainer
 from ablation_world import NoisyRetriever, examples, memory_habits
@@ -165,7 +167,6 @@ def test_a_score_is_the_mean_of_the_last_three_tests():
     run = result("a", 0, [0.0, 0.9, 0.3, 0.6, 0.6])
     assert final(run, "memory", 4) == pytest.approx(0.5)  # (0.3 + 0.6 + 0.6) / 3
     assert final(run, "full", 8) == pytest.approx(0.25)
-    assert before([run, result("a", 1, [0.4])], "memory", 4) == pytest.approx(0.2)
 
 
 def test_a_difference_is_taken_by_seed_on_shared_seeds():
@@ -178,14 +179,21 @@ def test_a_difference_is_taken_by_seed_on_shared_seeds():
     assert (found.seeds, found.verdict) == (3, "higher")
     assert found.change == pytest.approx({"mean": 0.1, "low": 0.1, "high": 0.1})
     assert difference(cells, "a", "b", "memory", 4).verdict == "lower"
-    assert sentence(cells, "b", "a", "memory", 4) == "EM higher (+0.10, 3 seeds)"
+    assert sentence(cells, "b", "a", "memory", 4) == "EM +0.10, higher"
 
 
-def test_there_is_no_verdict_on_two_seeds_or_across_zero():
+def test_the_interval_of_a_difference_is_students():
+    """0.1, 0.2 and 0.3: a standard error of 0.1 / sqrt(3) = 0.0577, and the quantile for 2 degrees is 4.3027."""
+    cells = Cells([result("a", s, [0.5]) for s in range(3)] + [result("b", s, [0.6 + 0.1 * s]) for s in range(3)])
+    found = difference(cells, "b", "a", "memory", 4)
+    assert found.change == pytest.approx({"mean": 0.2, "low": 0.2 - 0.2484, "high": 0.2 + 0.2484}, abs=1e-4)
+    assert found.verdict == "no clear difference"
+
+
+def test_there_is_no_verdict_on_two_seeds():
     cells = Cells([result("a", s, [0.5]) for s in range(3)] + [result("b", s, [0.8]) for s in range(2)])
-    assert difference(cells, "b", "a", "memory", 4).verdict == "open"
-    cells = Cells([result("a", s, [0.5]) for s in range(3)] + [result("b", s, [0.3 + 0.2 * s]) for s in range(3)])
-    assert difference(cells, "b", "a", "memory", 4).verdict == "not clearly different"
+    assert difference(cells, "b", "a", "memory", 4).verdict == "no verdict from 2 seeds"
+    assert difference(cells, "a", "a", "memory", 4).verdict == "no clear difference"
 
 
 def test_cells_without_a_shared_seed_are_refused():
@@ -201,7 +209,7 @@ def test_numbers_as_they_are_shown():
 
 def test_a_table_has_a_row_for_each_cell():
     cells = Cells([result("a", 0, [0.5]), result("a", 1, [0.7])])
-    row = scores_table(cells, {"a": "the cell"}).splitlines()[-1]
+    row = scores_table(cells, {"a": Label("the cell", "")}).splitlines()[-1]
     half, whole = "0.30 [0.25, 0.35]", "0.60 [0.50, 0.70]"
     # EM at 4, EM and F1 at 8, in both contexts each; fidelity in memory context at 4.
     assert row.split(" | ")[1:] == [half, whole, half, half, half, half, whole, "2 |"]
@@ -223,6 +231,54 @@ def test_no_runs_no_page(tmp_path):
 def test_the_page_is_what_the_runs_give():
     page = ablation_report.text(ablations.RESULTS, Path("assets/results"))
     assert ablations.PAGE.read_text("utf-8") == page, "run python benchmarks/ablations.py --report"
+
+
+def whole_grid(folder):
+    """A result for each job, and the records of a real model."""
+    for job in ablations.jobs(ablations.PARTS):
+        scores = ("em", "f1", "memory_fidelity", "copies", "guesses", "grows")
+        tests = [
+            {
+                "step": step,
+                "objectives": k,
+                "context": c,
+                **dict.fromkeys(scores, 0.1 * job.seed + 0.01 * len(job.cell)),
+            }
+            for step in job.at
+            for k in job.tests
+            for c in ("full", "memory")
+        ]
+        curves = {"memory_length": [9.0, None, 10.0], "pools_under_floor": [0.0, 0.0, 0.0]}
+        config = {"max_steps": 50, "context": job.options.get("context", "memory")}
+        run = {"job": asdict(job), "config": config, "commit": "0123456789-dirty", "curves": curves, "tests": tests}
+        job.path(folder).write_text(json.dumps(run | {"example": {}}))
+    means = {"em": 0.0, "f1": 0.1, "memory_fidelity": 0.2, "total_tokens": 812.4, "peak_tokens": 300.0}
+    record = {
+        "seconds": 61,
+        "cold_start": {"steps": 3, "questions": 4},
+        "options": ["--eval_questions", "5"],
+        "curves": {"reward": [0.0, None], "p_mem": [0.1, 0.2]},
+        "evaluation": {"before": {"full": means}, "after": {"full": means}},
+    }
+    (folder / "real").mkdir()
+    for arm in ("mempo", "grpo"):
+        (folder / "real" / f"{arm}.json").write_text(json.dumps(record))
+
+
+def test_a_whole_grid_answers_every_question(tmp_path):
+    whole_grid(tmp_path)
+    ablation_report.write(tmp_path, tmp_path / "results.md", tmp_path / "assets")
+    page = (tmp_path / "results.md").read_text()
+    figures = re.findall(r"!\[.*?\]\(assets/(.*?)\)", page)
+    assert sorted(figures) == sorted(path.name for path in (tmp_path / "assets").iterdir())
+    assert len(figures) == 9
+    titles = set(re.findall(r"^## (.*)", page, re.MULTILINE))
+    named = {t for o in fields(MemPOConfig) for t in re.findall(r"'([^']*\?)' ", o.metadata.get("help", ""))}
+    assert named <= titles
+    assert "| MemPO | before | `full` | 0.00 | 0.10 | 0.20 | 812 | 300 |" in page
+    assert "`0123456-dirty`" in page
+    assert "on 4 objectives: trained in `full`: EM +0.01, higher; trained in `memory`: EM +0.01, higher." in page
+    assert "No clear difference from the default, on 4 objectives in either context: `memory_weight` 0.3" in page
 
 
 @pytest.mark.slow
