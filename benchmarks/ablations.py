@@ -83,8 +83,8 @@ GRID = (
     Cell("horizon", "few-grpo-memory", MEMORY | GRPO, TEST_OF_TEN | {"objectives": (2, 3, 4)}),
     Cell("noise", "noise-30-mempo", FULL, AT_FOUR | {"noise": 0.3}),
     Cell("noise", "noise-30-grpo", FULL | GRPO, AT_FOUR | {"noise": 0.3}),
-    Cell("noise", "noise-10-mempo", FULL, AT_FOUR | {"noise": 0.1}),
-    Cell("noise", "noise-10-grpo", FULL | GRPO, AT_FOUR | {"noise": 0.1}),
+    Cell("noise-10", "noise-10-mempo", FULL, AT_FOUR | {"noise": 0.1}),
+    Cell("noise-10", "noise-10-grpo", FULL | GRPO, AT_FOUR | {"noise": 0.1}),
 )
 PARTS = tuple(dict.fromkeys(cell.part for cell in GRID))
 
