@@ -67,6 +67,7 @@ class Job:
         paid: memories that get a reward, as in `ChoosyTrainer`.
         objectives: people asked for in a question of the training; of several numbers, each has its share.
         tests: numbers of objectives that are tested.
+        contexts: what is in view in the tests.
         questions: of a test, for each number of objectives.
         at: steps that are tested. The training ends with the last. The last `LAST` of them count as the result: all
             numbers of objectives are tested there, before it the first one alone.
@@ -81,6 +82,7 @@ class Job:
     paid: str = "all"
     objectives: int | tuple[int, ...] = 4
     tests: tuple[int, ...] = (4, 8)
+    contexts: tuple[str, ...] = CONTEXTS
     questions: int = 64
     at: tuple[int, ...] = (0, 20, 40, 45, 50)
     test_turns: int = 18
@@ -110,7 +112,7 @@ class Tests(TrainerCallback):
     def _test(self, step: int) -> None:
         model, args, job = self.trainer.model, self.trainer.args, self.job
         model.eval()
-        for k, context in itertools.product(job.tests if step in job.at[-LAST:] else job.tests[:1], CONTEXTS):
+        for k, context in itertools.product(job.tests if step in job.at[-LAST:] else job.tests[:1], job.contexts):
             agent = MemoryAgent(
                 model,
                 self.trainer.processing_class,

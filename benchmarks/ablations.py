@@ -54,11 +54,12 @@ class Cell:
 GRPO, FULL, MEMORY = {"memory_weight": 0.0}, {"context": "full"}, {"context": "memory"}
 # Limits for k objectives, as world.yaml gives them.
 SIX = {"max_turns": 14, "max_turn_length": 44, "max_completion_length": 672}
-TEST_OF_TEN = {"tests": (4, 6, 8, 10), "questions": 32, "test_turns": 22, "test_turn_length": 72}
+TEST_OF_TEN = {"tests": (4, 6, 8, 10), "test_turns": 22, "test_turn_length": 72}
+FEW = TEST_OF_TEN | {"objectives": (2, 3, 4), "questions": 32, "contexts": ("memory",)}
 AT_FOUR = {"tests": (4,)}
 GRID = (
     # Nothing is learned at this rate: it tests the start.
-    Cell("start", "start", {"learning_rate": 0.0}, TEST_OF_TEN | {"questions": 64, "at": (0, 1)}, seeds=1),
+    Cell("start", "start", {"learning_rate": 0.0}, TEST_OF_TEN | {"at": (0, 1)}, seeds=1),
     Cell("headline", "mempo-full", FULL, seeds=5),
     Cell("headline", "grpo-full", FULL | GRPO, seeds=5),
     Cell("headline", "mempo-memory", MEMORY, seeds=5),
@@ -77,12 +78,12 @@ GRID = (
     Cell("options", "beta-0.001", FULL | {"beta": 0.001}, AT_FOUR),
     Cell("options", "paid-right", FULL, AT_FOUR | {"paid": "right"}),
     Cell("options", "paid-short", FULL, AT_FOUR | {"paid": "short"}),
-    Cell("horizon", "few-mempo-full", FULL, TEST_OF_TEN | {"objectives": (2, 3, 4)}),
-    Cell("horizon", "few-grpo-full", FULL | GRPO, TEST_OF_TEN | {"objectives": (2, 3, 4)}),
-    Cell("horizon", "few-mempo-memory", MEMORY, TEST_OF_TEN | {"objectives": (2, 3, 4)}),
-    Cell("horizon", "few-grpo-memory", MEMORY | GRPO, TEST_OF_TEN | {"objectives": (2, 3, 4)}),
     Cell("noise", "noise-30-mempo", FULL, AT_FOUR | {"noise": 0.3}),
     Cell("noise", "noise-30-grpo", FULL | GRPO, AT_FOUR | {"noise": 0.3}),
+    Cell("horizon", "few-mempo-full", FULL, FEW),
+    Cell("horizon", "few-grpo-full", FULL | GRPO, FEW),
+    Cell("horizon", "few-mempo-memory", MEMORY, FEW),
+    Cell("horizon", "few-grpo-memory", MEMORY | GRPO, FEW),
     Cell("noise-10", "noise-10-mempo", FULL, AT_FOUR | {"noise": 0.1}),
     Cell("noise-10", "noise-10-grpo", FULL | GRPO, AT_FOUR | {"noise": 0.1}),
 )

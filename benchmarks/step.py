@@ -152,7 +152,8 @@ def build_trainer(name: str, args: argparse.Namespace, updates: int) -> Any:
         config: GRPOConfig = GRPOConfig(**options, loss_type="grpo", max_tool_calling_iterations=args.turns)
         kind: type[Replayed] = ReplayedGRPO
     else:
-        config, kind = MemPOConfig(**options, memory_scoring=name, max_tool_length=2 * args.length), ReplayedMemPO
+        scored = {"context": "full", "memory_scoring": name, "max_tool_length": 2 * args.length}
+        config, kind = MemPOConfig(**options, **scored), ReplayedMemPO
     trainer: Any = kind(
         build_model(args.shape), reward, config, dataset, processing_class=build_tokenizer(),
         environment_factory=LibraryEnvironment,

@@ -246,7 +246,7 @@ def whole_grid(folder):
             }
             for step in job.at
             for k in job.tests
-            for c in ("full", "memory")
+            for c in job.contexts
         ]
         curves = {"memory_length": [9.0, None, 10.0], "pools_under_floor": [0.0, 0.0, 0.0]}
         config = {"max_steps": 50, "context": job.options.get("context", "memory")}
