@@ -6,6 +6,7 @@ import re
 import sys
 from dataclasses import asdict, fields
 from pathlib import Path
+from statistics import fmean
 from types import SimpleNamespace
 
 import pytest
@@ -279,6 +280,24 @@ def test_a_whole_grid_answers_every_question(tmp_path):
     assert "`0123456-dirty`" in page
     assert "on 4 objectives: trained in `full`: EM +0.01, higher; trained in `memory`: EM +0.01, higher." in page
     assert "No clear difference from the default, on 4 objectives in either context: `memory_weight` 0.3" in page
+
+
+def test_the_readme_quotes_the_results():
+    cells = Cells.read(ablations.RESULTS)
+    arms = ("grpo-full", "mempo-full", "grpo-memory", "mempo-memory")
+
+    def mean(cell, k=4, metric="em"):
+        return fmean(cells.scores(cell, "memory", k, metric).values())
+
+    f1 = [mean(cell, 8, "f1") for cell in arms]
+    readme = " ".join((ROOT / "README.md").read_text("utf-8").split())
+    for quoted in (
+        f"exact match {mean('mempo-full'):.2f} against {mean('grpo-full'):.2f}",
+        f"brings MemPO to {mean('mempo-memory'):.2f} and GRPO to {mean('grpo-memory'):.2f}",
+        f"F1 in memory context is {min(f1):.2f} to {max(f1):.2f}",
+        f"is {mean('threshold-independent'):.2f} with it, and {mean('mempo-full'):.2f} with this package's",
+    ):
+        assert quoted in readme
 
 
 @pytest.mark.slow
