@@ -10,7 +10,7 @@ from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from ablation_labels import ARMS, BASELINES, HORIZON, NOISE, OPTIONS, THRESHOLDS, Labels, present
+from ablation_labels import ARMS, BASELINES, HORIZON, NOISE, OPTIONS, SPARSE, START, THRESHOLDS, Labels, present
 from ablation_real import TITLES, real_figure
 from ablation_scores import Cells, curve
 from mempo_trl.context import CONTEXTS
@@ -35,6 +35,8 @@ def draw(cells: Cells, records: dict[str, dict[str, Any]], folder: Path) -> None
     ):
         if labels:
             _save(_dots(cells, labels, cells.objectives(labels)[:1]), folder / f"{name}.svg")
+    if present(cells, SPARSE, START, *SPARSE):
+        _save(_sparse(cells), folder / "sparse.svg")
     if present(cells, HORIZON, *HORIZON):
         _save(_horizon(cells), folder / "horizon.svg")
     if records:
@@ -122,6 +124,19 @@ def _habits(cells: Cells, labels: Labels, k: int) -> Figure:
     return figure
 
 
+def _sparse(cells: Cells) -> Figure:
+    """Means over seeds by step, trained and tested on more objectives, in memory context."""
+    (k,) = cells.objectives(SPARSE)
+    figure, panels = _figure(2)
+    for axis, (metric, title) in zip(panels, (("em", "Exact match"), ("memory_fidelity", "Fidelity")), strict=True):
+        for name, arm in (("six-grpo", "grpo-memory"), ("six-mempo", "mempo-memory")):
+            _mean_by_step(axis, arm, [curve(run, "memory", k, metric) for run in cells[name]])
+        axis.set_title(f"{title} on {k} objectives, in memory")
+        axis.set_ylim(-0.03, 1.03)
+    panels[0].legend(fontsize=10)
+    return figure
+
+
 def _horizon(cells: Cells) -> Figure:
     """Means over seeds by objectives, in memory context."""
     figure, panels = _figure(2)
@@ -131,7 +146,7 @@ def _horizon(cells: Cells) -> Figure:
             means = [fmean(cells.scores(f"few-{name}", "memory", k, metric).values()) for k in tested]
             colour, style = ARM_STYLES[name]
             axis.plot(tested, means, style, marker="o", color=colour, label=_arm_label(name))
-        axis.set_title(f"{title}, tested in memory")
+        axis.set_title(f"{title}, in memory")
         axis.set_xlabel("objectives")
         axis.set_xticks(tested)
         axis.set_ylim(-0.03, 1.03)

@@ -54,6 +54,6 @@ OPTIONS = {
 
 
 def present(cells: Mapping[str, Any], labels: Labels, *needed: str) -> dict[str, Label]:
-    """The labels of the cells that have runs; none where that leaves fewer than two, or one that is needed out."""
+    """The labels of the cells that have runs; none where fewer than two have, or one that is needed has none."""
     found = {name: label for name, label in labels.items() if name in cells}
-    return found if len(found) > 1 and found.keys() >= set(needed) else {}
+    return found if len(found) > 1 and set(needed) <= cells.keys() else {}

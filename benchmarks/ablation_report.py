@@ -10,12 +10,13 @@ from ablation_labels import ARMS, BASELINES, HORIZON, NOISE, OPTIONS, SPARSE, ST
 from ablation_memories import example_section, habits_section
 from ablation_real import read, real_section
 from ablation_run import Job
-from ablation_scores import LAST, SAME, Cells, Run, final
+from ablation_scores import LAST, SAME, Cells, Run, curve, final
 from ablation_tables import Pair, change, compared, differences_table, scores_table, sentence, table
 from ablation_trainer import SHORT
 from mempo_trl.context import CONTEXTS
 
 TESTED = ("memory", "full")  # what an agent will see comes first
+EARLY = 20  # a step that is tested
 IN_FULL = "All are trained in `full` context, where the memory advantage changes most."
 
 
@@ -37,6 +38,7 @@ def text(results: Path, assets: Path) -> str:
         _variants(cells, "Which threshold?", THRESHOLDS, "mempo-full", f"{assets}/threshold.svg", IN_FULL),
         example_section(cells.get("mempo-full", [])),
         _variants(cells, "Which baseline?", BASELINES, "mempo-memory", f"{assets}/baseline.svg", WITHOUT_A_BASELINE),
+        _sparse(cells, assets),
         _horizon(cells, assets),
         _noise(cells, assets),
         _options(cells, assets),
@@ -149,25 +151,44 @@ def _variants(cells: Cells, title: str, labels: Labels, default: str, figure: st
     return _section(title, " ".join(said), f"![{title}]({figure})", about, scores_table(cells, labels))
 
 
+def _sparse(cells: Cells, assets: Path) -> str:
+    labels = present(cells, SPARSE, START, *SPARSE)
+    if not labels:
+        return ""
+    (k,) = cells.objectives(SPARSE)
+    start = final(cells[START][0], "memory", k)
+    early = {name: fmean(dict(curve(run, "memory", k))[EARLY] for run in cells[name]) for name in SPARSE}
+    tests = "; ".join(f"tested in `{c}`: {sentence(cells, 'six-mempo', 'six-grpo', c, k)}" for c in TESTED)
+    return _section(
+        "What do rare right answers change?",
+        f"MemPO against GRPO, trained and tested on {k} objectives, where EM in `memory` context is {start:.2f} before "
+        f"training: {tests}. After {EARLY} steps, EM in `memory` context is {early['six-mempo']:.2f} with MemPO and "
+        f"{early['six-grpo']:.2f} with GRPO.",
+        f"![Exact match by step]({assets}/sparse.svg)",
+        "Both are trained in `memory` context.",
+        scores_table(cells, labels),
+    )
+
+
 def _horizon(cells: Cells, assets: Path) -> str:
-    sparse, labels = present(cells, SPARSE, *SPARSE), present(cells, HORIZON, *HORIZON)
-    if not sparse or not labels or START not in cells:
+    labels = present(cells, HORIZON, *HORIZON)
+    if not labels:
         return ""
     pairs = [(f"trained in `{t}`", f"few-mempo-{t}", f"few-grpo-{t}") for t in CONTEXTS]
-    (six,), most = cells.objectives(sparse), cells.objectives(labels)[-1]
-    few = cells[pairs[0][1]][0]["job"]
+    least, *_, most = cells.objectives(labels)
+    job = cells["few-mempo-full"][0]["job"]
+    said = [
+        f"MemPO against GRPO, trained on 2 to 4 objectives and tested in `memory` context on {k}: "
+        f"{compared(cells, pairs, 'memory', k)}."
+        for k in (least, most)
+    ]
     return _section(
         "What does a longer horizon change?",
-        f"MemPO against GRPO, trained and tested on {six} objectives in `memory` context, where EM is "
-        f"{final(cells[START][0], 'memory', six):.2f} before training: "
-        f"{sentence(cells, 'six-mempo', 'six-grpo', 'memory', six)}. Trained on 2 to 4 objectives and tested on {most} "
-        f"in `memory` context: {compared(cells, pairs, 'memory', most)}.",
+        " ".join(said),
         f"![Exact match and F1 by objectives]({assets}/horizon.svg)",
-        f"Trained on {', '.join(map(str, few['objectives']))} objectives, an equal share of each, and tested on "
-        f"{few['questions']} questions of each number, in `memory` context:",
+        f"An equal share of the training questions has {', '.join(map(str, job['objectives']))} objectives. The tests "
+        f"have {job['questions']} questions of each number, in `memory` context.",
         scores_table(cells, labels, ("memory",)),
-        f"Trained on {six} objectives in `memory` context:",
-        scores_table(cells, sparse),
     )
 
 

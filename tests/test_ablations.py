@@ -272,7 +272,7 @@ def test_a_whole_grid_answers_every_question(tmp_path):
     page = (tmp_path / "results.md").read_text()
     figures = re.findall(r"!\[.*?\]\(assets/(.*?)\)", page)
     assert sorted(figures) == sorted(path.name for path in (tmp_path / "assets").iterdir())
-    assert len(figures) == 9
+    assert len(figures) == 10
     titles = set(re.findall(r"^## (.*)", page, re.MULTILINE))
     named = {t for o in fields(MemPOConfig) for t in re.findall(r"'([^']*\?)' ", o.metadata.get("help", ""))}
     assert named <= titles
