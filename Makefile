@@ -18,7 +18,7 @@ INSTALL := $(BIN)/python -m pip install --quiet -c constraints.txt
 	$(INSTALL) -e ".[dev]"
 	touch $@
 
-train: .venv/installed  ## the main job; options: make train ARGS="--context memory"
+train: .venv/installed  ## the main job; options: make train ARGS="--context full"
 	$(BIN)/python examples/train_mempo.py $(ARGS)
 
 test: .venv/dev  ## the fast suite; options: make test ARGS="-m slow"

@@ -8,7 +8,7 @@ Train an agent that writes its own memory, with MemPO, and show what it gained.
 Without arguments: the package's tiny model in its embedded world, on a laptop's CPU, in a few minutes.
 ```bash
 python examples/train_mempo.py
-python examples/train_mempo.py --memory_weight 0 --output_dir outputs/grpo  # plain GRPO
+python examples/train_mempo.py --memory_weight 0 --context full --output_dir outputs/grpo  # plain GRPO
 ```
 
 Any model and data:

@@ -77,6 +77,13 @@ def default(option: Field) -> str:
     return f"`{value!r}`"
 
 
+def evidence(option: Field) -> str:
+    """Links to the tables of docs/results.md that the field's help names: 'Which threshold?'."""
+    titles = re.findall(r"'([A-Z][^']*\?)'", option.metadata["help"])
+    links = [f"[{title}](results.md#{title.lower().replace(' ', '-').rstrip('?')})" for title in titles]
+    return f" Results: {', '.join(links)}" if links else ""
+
+
 def group_section(title: str, texts: dict[str, str], options: dict[str, Field]) -> str:
     """One title and its table."""
     lines = [f"## {title[0].upper() + title[1:]}", "", "| Option | Type | Default | Meaning |", "|---|---|---|---|"]
@@ -88,7 +95,7 @@ def group_section(title: str, texts: dict[str, str], options: dict[str, Field]) 
         kind = " or ".join(f"`{part}`" for part in ([f'"{choice}"' for choice in choices or ()] or kind.split(" | ")))
         # The default template has line breaks, which a table cannot show.
         value = "[see the text](method.md#the-answers-text)" if name == "answer_template" else default(options[name])
-        lines.append(f"| `{name}` | {kind} | {value} | {text} |")
+        lines.append(f"| `{name}` | {kind} | {value} | {text}{evidence(options[name])} |")
     return "\n".join(lines) + "\n"
 
 
@@ -99,7 +106,9 @@ def differences() -> str:
     names = {option.name for option in differing}
     if names != REASONS.keys():
         raise ValueError(f"REASONS must name the defaults that differ: got {sorted(REASONS)}, expected {sorted(names)}")
-    rows = [f"| `{o.name}` | {default(o)} | {default(theirs[o.name])} | {REASONS[o.name]} |" for o in differing]
+    rows = [
+        f"| `{o.name}` | {default(o)} | {default(theirs[o.name])} | {REASONS[o.name]}{evidence(o)} |" for o in differing
+    ]
     return DIFFERENCES + "\n".join(rows) + "\n"
 
 

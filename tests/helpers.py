@@ -78,6 +78,7 @@ def make_config(tmp_path, **options) -> MemPOConfig:
         "save_strategy": "no",
         "max_completion_length": 1024,
         "max_turns": 12,
+        "context": "full",
         "memory_threshold": None,
         "memory_std_floor": 0.0,
         "gradient_checkpointing": False,

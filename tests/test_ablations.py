@@ -275,6 +275,7 @@ def test_a_whole_grid_answers_every_question(tmp_path):
     assert len(figures) == 10
     titles = set(re.findall(r"^## (.*)", page, re.MULTILINE))
     named = {t for o in fields(MemPOConfig) for t in re.findall(r"'([^']*\?)' ", o.metadata.get("help", ""))}
+    assert named
     assert named <= titles
     assert "| MemPO | before | `full` | 0.00 | 0.10 | 0.20 | 812 | 300 |" in page
     assert "`0123456-dirty`" in page

@@ -12,6 +12,7 @@ def test_defaults_hold_together():
     config = make()
     assert config.generation_batch_size == config.num_generations == 16
     assert config.importance_sampling_level == "token"
+    assert (config.context, config.context_turns, config.memory_baseline) == ("memory", 1, "history")
     assert config.vllm_importance_sampling_mode == "token_truncate"
     assert (config.memory_threshold, config.memory_threshold_mode, config.memory_weight) == (0.5, "either", 1.0)
 

@@ -22,21 +22,23 @@ class MemPOConfig(GRPOConfig):
     and `beta` 0.001 are the paper's algorithm (it publishes no beta; its neighbours use 0.001);
     `per_device_train_batch_size` 16 holds one such group;
     `max_completion_length` 8192 holds a whole episode, tool results included; `vllm_importance_sampling_mode`
-    `"token_truncate"`, since TRL's `"sequence_mask"` can drop whole long trajectories.
+    `"token_truncate"`, since TRL's `"sequence_mask"` can drop whole long trajectories. Where a default follows from a
+    table of docs/results.md, the field's help names it.
 
     Parameters:
         > Parameters that control what the policy sees
 
-        context (`str`, *optional*, defaults to `"full"`):
-            `"full"`: every turn sees the whole history. `"memory"`: every turn sees the prompt and the last
-            `context_turns` turns with their tool results, in generation and in the loss.
+        context (`str`, *optional*, defaults to `"memory"`):
+            `"memory"`: every turn sees the prompt and the last `context_turns` turns with their tool results, in
+            generation and in the loss, as the agent will. `"full"`: every turn sees the whole history, as in the
+            published training and in GRPO.
         context_turns (`int`, *optional*, defaults to `1`):
             Past turns that a turn sees in `"memory"` context.
 
         > Parameters that control the memory reward
 
         memory_weight (`float`, *optional*, defaults to `1.0`):
-            Weight of the memory advantage beside the outcome advantage. 0 is GRPO.
+            Weight of the memory advantage beside the outcome advantage. 0 leaves GRPO's alone.
         memory_threshold (`float`, *optional*, defaults to `0.5`):
             Answer tokens that the model gives at most this probability are left out. `None` or 0 keeps all.
         memory_threshold_mode (`str`, *optional*, defaults to `"either"`):
@@ -44,15 +46,17 @@ class MemPOConfig(GRPOConfig):
             own, `"independent"`, as in the published code, where a memory that lost the answer can look perfect.
         memory_baseline (`str`, *optional*, defaults to `"history"`):
             What the memory is compared with: the answer's probability given the whole `"history"` before the turn (the
-            paper), given what was `"visible"` when the memory was written, or `"none"`.
+            paper), given what was `"visible"` when the memory was written, or `"none"`: then the threshold looks at the
+            memory's probabilities alone.
         memory_std_floor (`float`, *optional*, defaults to `0.01`):
             A pool of memory rewards whose std is below this gives no advantage.
         memory_pool (`str`, *optional*, defaults to `"group"`):
             Memory rewards are normalised over all turns of a question's `"group"`, or `"turn"` by turn.
         memory_scoring (`str`, *optional*, defaults to `"auto"`):
             How answers are scored. `"shared"` forwards each prompt and trajectory once and branches the answers off,
-            and takes old log-probs from the same pass where they are needed; `"separate"` forwards one sequence for
-            each context; `"auto"` is `"shared"` where the model's attention allows it, checked on the first batch.
+            and in `"full"` context takes old log-probs from the same pass where they are needed; `"separate"` forwards
+            one sequence for each context; `"auto"` is `"shared"` where the model's attention allows it, checked on the
+            first batch.
         memory_scoring_tokens (`int`, *optional*, defaults to `32768`):
             Most tokens, padding included, in one scoring forward.
         answer_template (`str`, *optional*):
@@ -86,7 +90,10 @@ class MemPOConfig(GRPOConfig):
     )
     beta: float = field(
         default=0.001,
-        metadata={"help": "KL coefficient. The paper has a KL term and no published value; its neighbours use 0.001."},
+        metadata={
+            "help": "KL coefficient. The paper has a KL term and no published value; its neighbours use 0.001, the "
+            "default. See 'What did not matter?' in docs/results.md."
+        },
     )
     max_completion_length: int | None = field(
         default=8192, metadata={"help": "Most tokens of an episode: all turns and tool results, without the prompt."}
@@ -98,9 +105,10 @@ class MemPOConfig(GRPOConfig):
         },
     )
     context: str = field(
-        default="full",
+        default="memory",
         metadata={
-            "help": "What a turn sees: 'full' history, or 'memory': the prompt and the last `context_turns` turns.",
+            "help": "What a turn sees: 'memory': the prompt and the last `context_turns` turns, or the 'full' history, "
+            "as in the published training. Default: 'Is training in memory context worth it?' in docs/results.md.",
             "choices": CONTEXTS,
         },
     )
@@ -108,17 +116,25 @@ class MemPOConfig(GRPOConfig):
         default=1, metadata={"help": "Past turns, with their tool results, that a turn sees in 'memory' context."}
     )
     memory_weight: float = field(
-        default=1.0, metadata={"help": "Weight of the memory advantage beside the outcome advantage; 0 is GRPO."}
+        default=1.0,
+        metadata={
+            "help": "Weight of the memory advantage beside the outcome advantage; 0 leaves GRPO's alone. Default: "
+            "'Does MemPO beat GRPO?' and 'What did not matter?' in docs/results.md."
+        },
     )
     memory_threshold: float | None = field(
         default=0.5,
-        metadata={"help": "Probability that an answer token must exceed to be scored; 0 or None keeps all tokens."},
+        metadata={
+            "help": "Probability that an answer token must exceed to be scored; 0 or None keeps all tokens. Default: "
+            "'Which threshold?' in docs/results.md."
+        },
     )
     memory_threshold_mode: str = field(
         default="either",
         metadata={
             "help": "Where a token must exceed the threshold: in 'either' context, in 'both', or 'independent': in "
-            "each on its own (the published code, which rewards a memory that lost the answer).",
+            "each on its own (the published code, which rewards a memory that lost the answer). Default: 'Which "
+            "threshold?' in docs/results.md.",
             "choices": THRESHOLD_MODES,
         },
     )
@@ -126,18 +142,22 @@ class MemPOConfig(GRPOConfig):
         default="history",
         metadata={
             "help": "What a memory is compared with: the answer's probability given the whole 'history' (the paper), "
-            "given what was 'visible' when it was written, or 'none'.",
+            "given what was 'visible' when it was written, or 'none'. Default: 'Which baseline?' in docs/results.md.",
             "choices": BASELINES,
         },
     )
     memory_std_floor: float = field(
-        default=0.01, metadata={"help": "A pool of memory rewards with a smaller std gives no memory advantage."}
+        default=0.01,
+        metadata={
+            "help": "A pool of memory rewards with a smaller std gives no memory advantage. Default: 'What did not "
+            "matter?' in docs/results.md."
+        },
     )
     memory_pool: str = field(
         default="group",
         metadata={
             "help": "Memory rewards share a mean and std over all turns of a question's 'group' (the paper), or "
-            "'turn' by turn.",
+            "'turn' by turn. Default: 'What did not matter?' in docs/results.md.",
             "choices": POOLS,
         },
     )
