@@ -69,5 +69,7 @@ def real_figure(figure: Figure, panels: Any, records: dict[str, dict[str, Any]],
             axis.plot(range(1, len(values) + 1), values, color=colours[arm], label=ARMS[arm])
         axis.set_title(title)
         axis.set_xlabel("step")
+        axis.set_xticks(range(0, len(values) + 1, 5))
+        axis.set_ylim(-0.03, 1.03)
     panels[0].legend(fontsize=10)
     return figure
