@@ -42,7 +42,7 @@ NOISE = {
     "noise-30-mempo": Label("30 %, MemPO", "MemPO\n30 %"),
 }
 OPTIONS = {
-    "mempo-full": Label("default", "default"),
+    "mempo-full": Label("reference", "reference"),
     "weight-0.3": Label("`memory_weight` 0.3", "weight\n0.3"),
     "pool-turn": Label("`memory_pool` `turn`", "pool\nturn"),
     "floor-0.1": Label("`memory_std_floor` 0.1", "floor\n0.1"),

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from ablation_labels import Labels
+from ablation_labels import START, Labels
 from ablation_run import TEST_SPLIT, Job
 from ablation_scores import Cells, Run, example_of
 from ablation_tables import table
@@ -24,7 +24,8 @@ def example_section(runs: list[Run]) -> str:
         return ""
     rows = [[f"`{t}`", *(f"{math.exp(p):.3f}" for p in (full, mem))] for t, mem, full in example["tokens"]]
     about = (
-        f"From step {example['step']} of a MemPO run, trained in `full` context. The question is "
+        f"From the rollout of step {example['step']} of a MemPO run, trained in `full` context: the memory that lost "
+        "most of what the history knew. The question is "
         f'"{example["question"]}" The gold answers are {", ".join(example["answers"])}. So far the searches showed:'
     )
     return "\n\n".join(
@@ -37,7 +38,8 @@ def example_section(runs: list[Run]) -> str:
             "A token is known where its probability is above 0.5. What follows from that:",
             table(["rule", "P(history)", "P(memory)", "memory reward"], _rules(example)),
             "Under `independent` and `both`, a fact that only the history knows is left out of P(memory), so losing it "
-            "costs nothing. `either` keeps it in both.",
+            "costs nothing. Under `independent`, a memory after which no token is known even gets P(memory) = 1. "
+            "`either` keeps a token that one of them knows in both.",
         ]
     )
 
@@ -59,6 +61,8 @@ def habits_section(cells: Cells, labels: Labels, assets: Path) -> str:
         return ""
     k, expert = cells.objectives(labels)[0], _faultless(cells.objectives(labels)[0])
     rows = [["an expert without faults", *(f"{share:.3f}" for share in expert.values()), "", "", ""]]
+    if START in cells:
+        rows.append(["before training", *(_shown_share(cells, START, k, habit) for habit in HABITS), "", "", "1"])
     for name, label in labels.items():
         first, last = (_length(cells[name], part) for part in (slice(0, 3), slice(-3, None)))
         shares = [_shown_share(cells, name, k, habit) for habit in HABITS]
@@ -72,8 +76,8 @@ def habits_section(cells: Cells, labels: Labels, assets: Path) -> str:
         [
             "## Do memories cheat?",
             f"Shares of memories that guess a city are {min(found['guesses']):.3f} to {max(found['guesses']):.3f}, the "
-            f"most with {most}. Beyond an expert without faults, at most {more['copies']:.3f} copy the question, "
-            f"{more['repeats']:.3f} repeat a person and {more['grows']:.3f} grow, and over the training memories get "
+            f"most with {most}. At most {more['copies']:.3f} more than an expert's copy the question, "
+            f"{more['repeats']:.3f} more repeat a person, {more['grows']:.3f} more grow, and in training memories get "
             f"at most {max(longer, 0):.1f} tokens longer.",
             f"![Memories that guess, and their length]({assets}/habits.svg)",
             "A memory reward could be won by memories that copy the question, guess answers, repeat or grow. Shares of "

@@ -48,7 +48,8 @@ def real_section(records: dict[str, dict[str, Any]], assets: Path) -> str:
         "decompositions. Then `python benchmarks/real_model.py` trains with the options of "
         f"`examples/configs/smollm2_fanoutqa_cpu.yaml`: {minutes}, tests included. The tests have {tested} questions "
         "that were not trained on. The cold start was in `full` context alone, and so is the training: in `memory` "
-        "context the model has not learned to answer."
+        "context the model has not learned to answer. Tokens are those of all turns together, their contexts included; "
+        "peak tokens are those of the longest."
     )
     return "\n\n".join(
         [

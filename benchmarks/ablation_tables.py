@@ -16,9 +16,18 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def shown(value: Estimate, sign: str = "") -> str:
-    """`0.81 [0.78, 0.84]`, or without the interval where its ends would read the same, as with one value."""
-    numbers = [format(round(value[name], 2) + 0.0, f"{sign}.2f") for name in ("mean", "low", "high")]
-    return numbers[0] if numbers[1] == numbers[2] else f"{numbers[0]} [{numbers[1]}, {numbers[2]}]"
+    """`0.81 [0.78, 0.84]`, or without the interval where its ends would read the same, as with one value.
+
+    An end of a difference that would read as 0 gets a third digit: it decides the verdict.
+    """
+    mean, low, high = (format(round(value[name], 2) + 0.0, f"{sign}.2f") for name in ("mean", "low", "high"))
+    if low == high:
+        return mean
+    ends = [
+        f"{value[name]:{sign}.3f}" if sign and float(shown) == 0 else shown
+        for name, shown in (("low", low), ("high", high))
+    ]
+    return f"{mean} [{', '.join(ends)}]"
 
 
 def measured(cells: Cells, names: Iterable[str], contexts: Sequence[str]) -> list[tuple[str, str, str, int]]:

@@ -206,6 +206,8 @@ def test_cells_without_a_shared_seed_are_refused():
 def test_numbers_as_they_are_shown():
     assert shown({"mean": 0.806, "low": 0.7, "high": 0.9}) == "0.81 [0.70, 0.90]"
     assert shown({"mean": -0.001, "low": -0.2, "high": 0.1}, "+") == "+0.00 [-0.20, +0.10]"
+    assert shown({"mean": -0.04, "low": -0.08, "high": 0.003}, "+") == "-0.04 [-0.08, +0.003]"
+    assert shown({"mean": -0.1, "low": -0.19, "high": -0.004}, "+") == "-0.10 [-0.19, -0.004]"
 
 
 def test_a_table_has_a_row_for_each_cell():
@@ -280,7 +282,7 @@ def test_a_whole_grid_answers_every_question(tmp_path):
     assert "| MemPO | before | `full` | 0.00 | 0.10 | 0.20 | 812 | 300 |" in page
     assert "`0123456-dirty`" in page
     assert "on 4 objectives: trained in `full`: EM +0.01, higher; trained in `memory`: EM +0.01, higher." in page
-    assert "No clear difference from the default, on 4 objectives in either context: `memory_weight` 0.3" in page
+    assert "No clear difference from the reference, on 4 objectives in either context: `memory_weight` 0.3" in page
 
 
 def test_the_readme_quotes_the_results():
@@ -297,6 +299,7 @@ def test_the_readme_quotes_the_results():
         f"brings MemPO to {mean('mempo-memory'):.2f} and GRPO to {mean('grpo-memory'):.2f}",
         f"F1 in memory context is {min(f1):.2f} to {max(f1):.2f}",
         f"is {mean('threshold-independent'):.2f} with it, and {mean('mempo-full'):.2f} with this package's",
+        f"the paper's formula, gives {mean('threshold-none'):.2f}",
     ):
         assert quoted in readme
 
