@@ -136,20 +136,16 @@ def horizon(cells: Cells, assets: Path) -> str:
     labels = present(cells, HORIZON, *HORIZON)
     if not labels:
         return ""
-    pairs = [(f"trained in `{t}`", f"few-mempo-{t}", f"few-grpo-{t}") for t in CONTEXTS]
-    least, *_, most = cells.objectives(labels)
-    job = cells["few-mempo-full"][0]["job"]
-    said = [
-        f"MemPO against GRPO, trained on 2 to 4 objectives and tested in `memory` context on {k}: "
-        f"{compared(cells, pairs, 'memory', k)}."
-        for k in (least, most)
-    ]
+    least, *longer = cells.objectives(labels)
+    job = cells["few-mempo"][0]["job"]
+    said = "; ".join(f"on {k}: {sentence(cells, 'few-mempo', 'few-grpo', 'memory', k)}" for k in longer)
     return section(
         "What does a longer horizon change?",
-        " ".join(said),
+        "MemPO against GRPO, trained on 2 to 4 objectives and tested in `memory` context on "
+        f"{least}: {sentence(cells, 'few-mempo', 'few-grpo', 'memory', least)}. Tested on more: {said}.",
         f"![Exact match and F1 by objectives]({assets}/horizon.svg)",
-        f"An equal share of the training questions has {', '.join(map(str, job['objectives']))} objectives. The tests "
-        f"have {job['questions']} questions of each number, in `memory` context.",
+        "Both are trained in `memory` context, on an equal share of questions of "
+        f"{', '.join(map(str, job['objectives']))} objectives. The tests have {job['questions']} questions of each number.",
         scores_table(cells, labels, ("memory",)),
     )
 
@@ -205,4 +201,4 @@ def options(cells: Cells, assets: Path) -> str:
 def _floor(runs: list[Run]) -> str:
     under = fmean(share for run in runs for share in run["curves"]["pools_under_floor"])
     same = ", so a floor of 0 gives the same runs" if under == 0 else ""
-    return f"Its floor held back {under:.1%} of the pools{same}."
+    return f"The reference's floor held back {under:.1%} of the pools{same}."

@@ -141,11 +141,11 @@ def _horizon(cells: Cells) -> Figure:
     """Means over seeds by objectives, in memory context."""
     figure, panels = _figure(2)
     for axis, (metric, title) in zip(panels, (("em", "Exact match"), ("f1", "F1")), strict=True):
-        for name in ARMS:
-            tested = cells.objectives([f"few-{name}"])
-            means = [fmean(cells.scores(f"few-{name}", "memory", k, metric).values()) for k in tested]
-            colour, style = ARM_STYLES[name]
-            axis.plot(tested, means, style, marker="o", color=colour, label=_arm_label(name))
+        for name, arm in (("few-grpo", "grpo-memory"), ("few-mempo", "mempo-memory")):
+            tested = cells.objectives([name])
+            means = [fmean(cells.scores(name, "memory", k, metric).values()) for k in tested]
+            colour, style = ARM_STYLES[arm]
+            axis.plot(tested, means, style, marker="o", color=colour, label=_arm_label(arm))
         axis.set_title(f"{title}, in memory")
         axis.set_xlabel("objectives")
         axis.set_xticks(tested)

@@ -32,7 +32,7 @@ BASELINES = {
     "baseline-none": Label("`none`", "none"),
 }
 SPARSE = {"six-grpo": Label("GRPO", "GRPO"), "six-mempo": Label("MemPO", "MemPO")}
-HORIZON = {f"few-{name}": label for name, label in ARMS.items()}
+HORIZON = {"few-grpo": Label("GRPO", "GRPO"), "few-mempo": Label("MemPO", "MemPO")}
 NOISE = {
     "grpo-full": Label("0 %, GRPO", "GRPO\n0 %"),
     "mempo-full": Label("0 %, MemPO", "MemPO\n0 %"),
@@ -46,7 +46,7 @@ OPTIONS = {
     "weight-0.3": Label("`memory_weight` 0.3", "weight\n0.3"),
     "pool-turn": Label("`memory_pool` `turn`", "pool\nturn"),
     "floor-0.1": Label("`memory_std_floor` 0.1", "floor\n0.1"),
-    "temperature-0.7": Label("`temperature` 0.7", "temp.\n0.7"),
+    "temperature-0.7": Label("`temperature` 0.7, in the tests too", "temp.\n0.7"),
     "beta-0.001": Label("`beta` 0.001", "beta\n0.001"),
     "paid-right": Label("memory rewards where the answer is right", "right\nonly"),
     "paid-short": Label("memory rewards for short memories", "short\nonly"),

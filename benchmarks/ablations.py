@@ -80,12 +80,10 @@ GRID = (
     Cell("options", "paid-short", FULL, AT_FOUR | {"paid": "short"}),
     Cell("noise", "noise-30-mempo", FULL, AT_FOUR | {"noise": 0.3}),
     Cell("noise", "noise-30-grpo", FULL | GRPO, AT_FOUR | {"noise": 0.3}),
-    Cell("horizon", "few-mempo-full", FULL, FEW),
-    Cell("horizon", "few-grpo-full", FULL | GRPO, FEW),
-    Cell("horizon", "few-mempo-memory", MEMORY, FEW),
-    Cell("horizon", "few-grpo-memory", MEMORY | GRPO, FEW),
-    Cell("noise-10", "noise-10-mempo", FULL, AT_FOUR | {"noise": 0.1}),
-    Cell("noise-10", "noise-10-grpo", FULL | GRPO, AT_FOUR | {"noise": 0.1}),
+    Cell("noise", "noise-10-mempo", FULL, AT_FOUR | {"noise": 0.1}),
+    Cell("noise", "noise-10-grpo", FULL | GRPO, AT_FOUR | {"noise": 0.1}),
+    Cell("horizon", "few-mempo", MEMORY, FEW),
+    Cell("horizon", "few-grpo", MEMORY | GRPO, FEW),
 )
 PARTS = tuple(dict.fromkeys(cell.part for cell in GRID))
 
