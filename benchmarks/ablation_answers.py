@@ -145,7 +145,8 @@ def horizon(cells: Cells, assets: Path) -> str:
         f"{least}: {sentence(cells, 'few-mempo', 'few-grpo', 'memory', least)}. Tested on more: {said}.",
         f"![Exact match and F1 by objectives]({assets}/horizon.svg)",
         "Both are trained in `memory` context, on an equal share of questions of "
-        f"{', '.join(map(str, job['objectives']))} objectives. The tests have {job['questions']} questions of each number.",
+        f"{', '.join(map(str, job['objectives']))} objectives. The tests have {job['questions']} questions of each "
+        "number.",
         scores_table(cells, labels, ("memory",)),
     )
 
