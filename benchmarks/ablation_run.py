@@ -15,7 +15,6 @@ import sys
 import tempfile
 import time
 from dataclasses import asdict, dataclass, field
-from functools import partial
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -88,6 +87,9 @@ class Job:
     test_turns: int = 18
     test_turn_length: int = 64
 
+    def environment(self) -> WorldEnvironment:
+        return NoisyEnvironment(self.noise) if self.noise else WorldEnvironment()
+
     def path(self, folder: Path) -> Path:
         return folder / f"{self.cell}-{self.seed}.json"
 
@@ -98,8 +100,8 @@ class Job:
 class Tests(TrainerCallback):
     """Plays held-out questions in both contexts before training and on the way, sampled as in training."""
 
-    def __init__(self, trainer: MemPOTrainer, factory: Any, job: Job) -> None:
-        self.trainer, self.factory, self.job = trainer, factory, job
+    def __init__(self, trainer: MemPOTrainer, job: Job) -> None:
+        self.trainer, self.job = trainer, job
         self.scores: list[dict[str, Any]] = []
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
@@ -117,7 +119,7 @@ class Tests(TrainerCallback):
                 model,
                 self.trainer.processing_class,
                 context=context,
-                environment_factory=self.factory,
+                environment_factory=job.environment,
                 limits=TurnLimits(job.test_turns, args.max_tool_length),
                 sampling=Sampling(args.temperature, 1.0, job.test_turn_length),
             )
@@ -155,9 +157,8 @@ def play(job: Job) -> dict[str, Any]:
     settings = {name: value for name, value in yaml.safe_load(WORLD.read_text()).items() if name not in OF_THE_SCRIPT}
     settings |= {"seed": job.seed, "max_steps": job.at[-1], "use_cpu": True, "disable_tqdm": True, **job.options}
     args = MemPOConfig(**settings)
-    factory = partial(NoisyEnvironment, job.noise) if job.noise else WorldEnvironment
-    trainer = build_trainer(job, args, factory)
-    tests, first = Tests(trainer, factory, job), FirstEpisodes(trainer)
+    trainer = build_trainer(job, args)
+    tests, first = Tests(trainer, job), FirstEpisodes(trainer)
     trainer.add_callback(first)
     trainer.add_callback(tests)
     trainer.train()
@@ -172,7 +173,7 @@ def play(job: Job) -> dict[str, Any]:
     }
 
 
-def build_trainer(job: Job, args: MemPOConfig, factory: Any) -> MemPOTrainer:
+def build_trainer(job: Job, args: MemPOConfig) -> MemPOTrainer:
     model, tokenizer = load_start()
     with tempfile.TemporaryDirectory() as folder:
         if args.beta:  # the reference model is loaded from where the policy came from
@@ -184,7 +185,7 @@ def build_trainer(job: Job, args: MemPOConfig, factory: Any) -> MemPOTrainer:
             args,
             Dataset.from_list(questions(job, args.generation_batch_size // args.num_generations * args.max_steps)),
             processing_class=tokenizer,
-            environment_factory=factory,
+            environment_factory=job.environment,
         )
     trainer.paid = job.paid
     return trainer

@@ -41,8 +41,8 @@ class NoisyEnvironment(WorldEnvironment):
     _made = itertools.count()
 
     def __init__(self, rate: float) -> None:
-        super().__init__()
         self._rate, self._rng = rate, random.Random(next(self._made))
+        super().__init__()
 
     def reset(self, **row: Any) -> None:
         super().reset(**row)

@@ -16,7 +16,7 @@ import yaml
 from docs_pages import ROOT
 from mempo_trl import MemPOConfig, MemPOTrainer
 from mempo_trl.memory.spans import MemorySpan
-from mempo_trl.search.world import WorldEnvironment, city_of
+from mempo_trl.search.world import city_of
 from mempo_trl.trajectory import Trajectory
 
 sys.path.insert(0, str(ROOT / "benchmarks"))
@@ -52,7 +52,7 @@ def test_every_cell_can_be_trained(cell, tmp_path):
     world = yaml.safe_load(ablation_run.WORLD.read_text())
     settings = {name: value for name, value in world.items() if name not in ablation_run.OF_THE_SCRIPT}
     args = MemPOConfig(**settings | {"use_cpu": True, "output_dir": str(tmp_path), "max_steps": 1} | cell.options)
-    trainer = ablation_run.build_trainer(cell.jobs()[0], args, WorldEnvironment)
+    trainer = ablation_run.build_trainer(cell.jobs()[0], args)
     assert (trainer.ref_model is not None) == (args.beta > 0)
 
 
