@@ -38,9 +38,9 @@ def measured(cells: Cells, names: Iterable[str], contexts: Sequence[str]) -> lis
     return [*scores, ("fidelity", "memory_fidelity", "memory", few)]
 
 
-def scores_table(cells: Cells, labels: Labels, contexts: Sequence[str] = CONTEXTS) -> str:
+def scores_table(cells: Cells, labels: Labels, contexts: Sequence[str] = CONTEXTS, start: bool = True) -> str:
     """Scores at each number of objectives, and what the memory kept, one row for the start and for each cell."""
-    if START in cells:
+    if start and START in cells:
         labels = {START: Label("before training", ""), **labels}
     columns = measured(cells, labels, contexts)
     rows = [
