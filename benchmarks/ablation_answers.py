@@ -31,18 +31,22 @@ def _names(pairs: Iterable[Pair]) -> list[str]:
     return [name for _, *pair in pairs for name in pair]
 
 
+def _by_objectives(cells: Cells, pairs: list[Pair], what: str) -> str:
+    """A sentence for each number of objectives that all were tested on."""
+    return " ".join(
+        f"{what}, tested in `memory` context on {k} objectives: {compared(cells, pairs, 'memory', k)}."
+        for k in cells.objectives(_names(pairs))
+    )
+
+
 def headline(cells: Cells, assets: Path) -> str:
     labels = present(cells, ARMS)
     pairs = _pairs(cells, *((f"trained in `{t}`", f"mempo-{t}", f"grpo-{t}") for t in CONTEXTS))
     if not pairs:
         return ""
-    said = [
-        f"MemPO against GRPO, tested in `memory` context on {k} objectives: {compared(cells, pairs, 'memory', k)}."
-        for k in cells.objectives(_names(pairs))
-    ]
     return section(
         "Does MemPO beat GRPO?",
-        " ".join(said),
+        _by_objectives(cells, pairs, "MemPO against GRPO"),
         f"![Exact match of each seed]({assets}/headline.svg)",
         scores_table(cells, labels),
         "MemPO minus GRPO:",
@@ -71,14 +75,9 @@ def contexts(cells: Cells, assets: Path) -> str:
     pairs = _pairs(cells, ("GRPO", "grpo-memory", "grpo-full"), ("MemPO", "mempo-memory", "mempo-full"))
     if not pairs:
         return ""
-    said = [
-        f"Trained in `memory` context against trained in `full`, tested in `memory` context on {k} objectives: "
-        f"{compared(cells, pairs, 'memory', k)}."
-        for k in cells.objectives(_names(pairs))
-    ]
     return section(
         "Is training in memory context worth it?",
-        " ".join(said),
+        _by_objectives(cells, pairs, "Trained in `memory` context against trained in `full`"),
         f"![Exact match and fidelity by step]({assets}/curves.svg)",
         f"{_tokens(cells, _names(pairs))} What training in `memory` context costs stands in "
         "[Performance](performance.md). Trained in `memory` minus trained in `full`:",
@@ -181,8 +180,8 @@ def options(cells: Cells, assets: Path) -> str:
         if name != default
         for context in TESTED
     }
-    moved = {key: verdict for key, verdict in found.items() if verdict != SAME}
-    same = [label.page for name, label in labels.items() if name != default and not {name} & {n for n, _ in moved}]
+    moved = [key for key, verdict in found.items() if verdict != SAME]
+    same = [labels[name].page for name in labels if name not in {default, *(name for name, _ in moved)}]
     others = [
         f"{labels[name].page}, tested in `{context}`: {sentence(cells, name, default, context, k)}"
         for name, context in moved

@@ -14,7 +14,7 @@ HABITS = ("copies", "guesses", "repeats", "grows")
 
 
 class NoisyRetriever:
-    """Half of the misleading searches find the right person in a wrong city, the other half find only other people."""
+    """Half of the misleading searches find the right person in another world, the other half find only other people."""
 
     def __init__(self, question_id: str, rate: float, rng: random.Random):
         self._true, self._false = WorldRetriever(question_id), WorldRetriever(question_id + " misled")

@@ -1,6 +1,6 @@
 """A real model on a CPU: SmolLM2-135M, a cold start on FanOutQA, and 20 steps of MemPO and of GRPO.
 
-    python benchmarks/real_model.py            # both, one after the other, unless their record is there; needs an hour
+    python benchmarks/real_model.py            # both, one after the other, unless their record is there; an hour each
     python benchmarks/real_model.py mempo      # one of them
 
 Twenty steps of one question each show that a real model goes through all of it, and what its curves look like. They are
