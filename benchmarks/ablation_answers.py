@@ -8,7 +8,7 @@ from ablation_labels import ARMS, BASELINES, HORIZON, NOISE, OPTIONS, SPARSE, ST
 from ablation_scores import SAME, Cells, Run, curve, final
 from ablation_tables import Pair, change, compared, differences_table, scores_table, sentence
 from ablation_trainer import SHORT
-from mempo_trl.context import CONTEXTS
+from mempo_trl.rollout.context import CONTEXTS
 
 TESTED = ("memory", "full")  # what an agent will see comes first
 EARLY = 20  # a step that is tested

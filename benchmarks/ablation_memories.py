@@ -12,9 +12,9 @@ from ablation_run import TEST_SPLIT, Job
 from ablation_scores import Cells, Run, example_of
 from ablation_tables import table
 from ablation_world import HABITS, memory_habits
+from mempo_trl.inference.trajectory import Trajectory
 from mempo_trl.memory.rewards import score_memories
-from mempo_trl.search.world import CAREFUL, world_rows
-from mempo_trl.trajectory import Trajectory
+from mempo_trl.tasks.world.world import CAREFUL, world_rows
 
 
 def example_section(runs: list[Run]) -> str:

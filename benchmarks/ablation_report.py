@@ -56,7 +56,7 @@ def text(results: Path, assets: Path) -> str:
 INTRODUCTION = f"""\
 # Results
 
-What each choice of MemPO is worth in the embedded world (`mempo_trl.search.world`). This page is written by
+What each choice of MemPO is worth in the embedded world (`mempo_trl.tasks.world.world`). This page is written by
 `benchmarks/ablations.py` from the JSON files in `benchmarks/results/`, one for each run; a test holds it to them.
 
 ```bash

@@ -27,15 +27,15 @@ from ablation_scores import LAST
 from ablation_trainer import ChoosyTrainer
 from ablation_world import NoisyEnvironment, examples, lost, memory_habits
 from mempo_trl import MemPOConfig, MemPOTrainer
-from mempo_trl.agent import MemoryAgent
-from mempo_trl.context import CONTEXTS
-from mempo_trl.endpoints import Sampling
-from mempo_trl.evaluation import Evaluation, score_trajectory
-from mempo_trl.rollout import TurnLimits
-from mempo_trl.search import mempo_outcome_reward
-from mempo_trl.search.rows import Row
-from mempo_trl.search.world import WorldEnvironment, world_rows
-from mempo_trl.tiny import load_start
+from mempo_trl.evaluation.evaluation import Evaluation, score_trajectory
+from mempo_trl.inference.agent import MemoryAgent
+from mempo_trl.inference.endpoints import Sampling
+from mempo_trl.rollout.context import CONTEXTS
+from mempo_trl.rollout.loop import TurnLimits
+from mempo_trl.tasks.search import mempo_outcome_reward
+from mempo_trl.tasks.search.rows import Row
+from mempo_trl.tasks.world.model import load_start
+from mempo_trl.tasks.world.world import WorldEnvironment, world_rows
 
 ROOT = Path(__file__).resolve().parents[1]
 WORLD = ROOT / "examples" / "configs" / "world.yaml"

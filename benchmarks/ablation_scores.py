@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy.stats import t
 
-from mempo_trl.summary import CONFIDENCE, RESAMPLES, Estimate
+from mempo_trl.evaluation.summary import CONFIDENCE, RESAMPLES, Estimate
 
 Run = dict[str, Any]  # what `ablation_run.play` returns
 LAST = 3  # tests that a final score is the mean of
@@ -88,7 +88,7 @@ def final(run: Run, context: str, objectives: int, metric: str = "em") -> float:
 
 
 def estimate(values: Iterable[float]) -> Estimate:
-    """The mean over seeds and its bootstrap interval, as `mempo_trl.summary` takes it over questions."""
+    """The mean over seeds and its bootstrap interval, as `mempo_trl.evaluation.summary` takes it over questions."""
     array = np.array(list(values))
     drawn = np.random.default_rng(0).integers(len(array), size=(RESAMPLES, len(array)))
     low, high = np.quantile(array[drawn].mean(axis=1), [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])

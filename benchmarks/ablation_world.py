@@ -5,10 +5,10 @@ import random
 from statistics import fmean
 from typing import Any
 
-from mempo_trl.report.traces import Trace
-from mempo_trl.search import Passage
-from mempo_trl.search.world import BOLD, CITIES, FRIEND, PEOPLE, WorldEnvironment, WorldRetriever
-from mempo_trl.trajectory import Trajectory
+from mempo_trl.inference.trajectory import Trajectory
+from mempo_trl.tasks.search import Passage
+from mempo_trl.tasks.world.world import BOLD, CITIES, FRIEND, PEOPLE, WorldEnvironment, WorldRetriever
+from mempo_trl.traces.file import Trace
 
 HABITS = ("copies", "guesses", "repeats", "grows")
 

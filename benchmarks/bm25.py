@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 from bm25s.stopwords import STOPWORDS_EN
 
-from mempo_trl.search import BM25Retriever, Passage
+from mempo_trl.tasks.search import BM25Retriever, Passage
 
 VOCABULARY = 200_000
 WORDS = 100

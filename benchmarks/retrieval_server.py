@@ -23,7 +23,7 @@ from pathlib import Path
 import psutil
 
 from bm25 import QUERY_WORDS, TOP_K, ZipfText
-from mempo_trl.search import BM25Retriever, HTTPRetriever, Passage, RetrievalError
+from mempo_trl.tasks.search import BM25Retriever, HTTPRetriever, Passage, RetrievalError
 
 
 class Load:

@@ -33,10 +33,10 @@ from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 from trl.trainer.utils import add_fused_lm_head
 
 from mempo_trl.memory import score_answers
-from mempo_trl.memory.packing import Trajectories
-from mempo_trl.memory.scoring import AnswerContext
-from mempo_trl.memory.shared import CompletionLogps, score_answers_shared
-from mempo_trl.trainer import _fused_log_probs
+from mempo_trl.memory.scoring.packing import Trajectories
+from mempo_trl.memory.scoring.separate import AnswerContext
+from mempo_trl.memory.scoring.shared import CompletionLogps, score_answers_shared
+from mempo_trl.training.trainer import _fused_log_probs
 
 # hidden size, layers, heads, key-value heads, intermediate size, vocabulary
 SHAPES = {

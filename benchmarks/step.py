@@ -35,10 +35,10 @@ from trl import GRPOConfig, GRPOTrainer
 from trl.trainer.utils import split_tensor_dict
 
 from mempo_trl import MemPOConfig, MemPOTrainer
-from mempo_trl.search import Passage, SearchEnvironment
-from mempo_trl.search.prompts import SYSTEM_PROMPT, build_prompt
-from mempo_trl.search.world import QUESTION
-from mempo_trl.tiny import build_tokenizer
+from mempo_trl.tasks.search import Passage, SearchEnvironment
+from mempo_trl.tasks.search.prompts import SYSTEM_PROMPT, build_prompt
+from mempo_trl.tasks.world.model import build_tokenizer
+from mempo_trl.tasks.world.world import QUESTION
 from scoring import CLOCKS, SHAPES, build_model
 
 TRAINERS = ("grpo", "shared", "separate")

@@ -32,14 +32,14 @@ from transformers import ProgressCallback
 from trl import ModelConfig, ScriptArguments, TrlParser, get_peft_config, get_quantization_config
 
 from mempo_trl import MemPOConfig, MemPOTrainer
-from mempo_trl.callbacks import TraceCallback
-from mempo_trl.evaluation import EvaluationCallback
+from mempo_trl.evaluation.callback import EvaluationCallback
 from mempo_trl.report.plots import plot_training
-from mempo_trl.search import SearchEnvironment, mempo_outcome_reward
-from mempo_trl.search.tasks import open_retriever, open_task
-from mempo_trl.search.world import WorldEnvironment, world_rows
 from mempo_trl.smollm2 import smollm2_policy
-from mempo_trl.tiny import load_start
+from mempo_trl.tasks.search import SearchEnvironment, mempo_outcome_reward
+from mempo_trl.tasks.task import open_retriever, open_task
+from mempo_trl.tasks.world.model import load_start
+from mempo_trl.tasks.world.world import WorldEnvironment, world_rows
+from mempo_trl.training.callbacks import TraceCallback
 
 
 @dataclass

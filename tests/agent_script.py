@@ -2,7 +2,7 @@
 
 import torch
 
-from mempo_trl.search import Passage
+from mempo_trl.tasks.search import Passage
 
 FACTS = [Passage("0", "France", "Its capital is Paris."), Passage("1", "Peru", "Its capital is Lima.")]
 CALL = '<tool_call>\n{{"name": "search", "arguments": {{"query": "{}"}}}}\n</tool_call>'

@@ -20,8 +20,8 @@ import torch
 from tokenizers import AddedToken
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
-from mempo_trl.search import SearchEnvironment, build_prompt
-from mempo_trl.tiny import build_tokenizer
+from mempo_trl.tasks.search import SearchEnvironment, build_prompt
+from mempo_trl.tasks.world.model import build_tokenizer
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("**/*.md"))]

@@ -15,9 +15,9 @@ import yaml
 
 from docs_pages import ROOT
 from mempo_trl import MemPOConfig, MemPOTrainer
+from mempo_trl.inference.trajectory import Trajectory
 from mempo_trl.memory.spans import MemorySpan
-from mempo_trl.search.world import city_of
-from mempo_trl.trajectory import Trajectory
+from mempo_trl.tasks.world.world import city_of
 
 sys.path.insert(0, str(ROOT / "benchmarks"))
 

@@ -7,7 +7,7 @@ from transformers import AutoModelForCausalLM
 
 from conftest import build_model
 from helpers import ScriptedMemPO, make_trainer
-from mempo_trl.memory.engine import AnswerScorer
+from mempo_trl.memory.scoring.engine import AnswerScorer
 
 LORA = {"r": 4, "lora_alpha": 8, "lora_dropout": 0.1, "target_modules": ["q_proj", "v_proj", "down_proj"]}
 

@@ -5,12 +5,13 @@ import torch
 
 from agent_script import FACTS, TURNS, ScriptedGenerate
 from fake_server import serve
-from mempo_trl.agent import MemoryAgent
-from mempo_trl.context import turn_rows, visible_context
-from mempo_trl.endpoints import Sampling, VLLMServer
-from mempo_trl.rollout import TurnLimits
-from mempo_trl.search import BM25Retriever, SearchEnvironment, build_prompt
-from mempo_trl.turns import find_turns
+from mempo_trl.inference.agent import MemoryAgent
+from mempo_trl.inference.endpoints import Sampling, VLLMServer
+from mempo_trl.memory.turns import find_turns
+from mempo_trl.rollout.context import visible_context
+from mempo_trl.rollout.loop import TurnLimits
+from mempo_trl.tasks.search import BM25Retriever, SearchEnvironment, build_prompt
+from mempo_trl.training.by_turn import turn_rows
 
 
 @pytest.fixture

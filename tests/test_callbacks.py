@@ -1,9 +1,9 @@
 import pytest
 
 from helpers import make_trainer
-from mempo_trl.callbacks import TraceCallback
-from mempo_trl.report.traces import read_traces
-from mempo_trl.turns import find_turns
+from mempo_trl.memory.turns import find_turns
+from mempo_trl.traces.file import read_traces
+from mempo_trl.training.callbacks import TraceCallback
 
 
 def test_traces_hold_what_was_trained_on(tmp_path, model, tokenizer, questions):

@@ -9,12 +9,12 @@ import pytest
 
 from agent_script import FACTS, TURNS
 from fake_server import serve
-from mempo_trl.agent import MemoryAgent
-from mempo_trl.chat_loop import to_wire
-from mempo_trl.endpoints import ChatEndpoint
-from mempo_trl.rollout import LAST_TURN_NOTE, TurnLimits
-from mempo_trl.search import BM25Retriever, SearchEnvironment
-from mempo_trl.trajectory import read_tool_calls
+from mempo_trl.inference.agent import MemoryAgent
+from mempo_trl.inference.endpoints import ChatEndpoint
+from mempo_trl.inference.trajectory import read_tool_calls
+from mempo_trl.rollout.chat_loop import to_wire
+from mempo_trl.rollout.loop import LAST_TURN_NOTE, TurnLimits
+from mempo_trl.tasks.search import BM25Retriever, SearchEnvironment
 
 USAGE = {"prompt_tokens": 100, "completion_tokens": 10}
 

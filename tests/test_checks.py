@@ -10,8 +10,8 @@ from trl import GRPOTrainer
 
 from helpers import make_config, make_trainer, search
 from mempo_trl import MemPOTrainer
-from mempo_trl.checks import check_tags, check_trl, refuse_combinations, refuse_quantized, warn_if_truncated
-from mempo_trl.rollout import Episode
+from mempo_trl.rollout.loop import Episode
+from mempo_trl.training.checks import check_tags, check_trl, refuse_combinations, refuse_quantized, warn_if_truncated
 
 
 def test_a_turn_without_tokens_is_an_end_token(tmp_path, model, tokenizer, questions, monkeypatch):

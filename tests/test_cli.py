@@ -8,9 +8,9 @@ import pytest
 
 from fake_server import serve
 from mempo_trl.cli import build_parser, main
-from mempo_trl.eval_grid import read_summary
-from mempo_trl.report.traces import read_traces
-from mempo_trl.search import BM25Retriever
+from mempo_trl.evaluation.grid import read_summary
+from mempo_trl.tasks.search import BM25Retriever
+from mempo_trl.traces.file import read_traces
 
 COMMANDS = ["run", "eval", "compare", "view", "plot", "index", "serve-retriever", "traces", "sft", "train"]
 CAPITALS = {"France": "Paris", "Peru": "Lima", "Chile": "Santiago", "Japan": "Tokyo"}

@@ -10,8 +10,9 @@ import random
 import pytest
 import torch
 
-from mempo_trl.context import is_single_turn, turn_rows, visible_context, visible_start
-from mempo_trl.turns import find_turns
+from mempo_trl.memory.turns import find_turns
+from mempo_trl.rollout.context import visible_context, visible_start
+from mempo_trl.training.by_turn import is_single_turn, turn_rows
 
 PROMPT = [1, 2]
 IDS = [10, 11, 12, 20, 21, 30, 31, 40, 50]

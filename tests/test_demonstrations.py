@@ -4,10 +4,12 @@ import pytest
 from datasets import Dataset
 
 from fake_server import serve
-from mempo_trl.agent import MemoryAgent
-from mempo_trl.chat_format import ChatFormat
-from mempo_trl.context import visible_context
-from mempo_trl.demonstrations import (
+from mempo_trl.inference.agent import MemoryAgent
+from mempo_trl.inference.endpoints import ChatEndpoint
+from mempo_trl.rollout.chat_format import ChatFormat
+from mempo_trl.rollout.context import visible_context
+from mempo_trl.rollout.tools import tool_schemas
+from mempo_trl.sft.demonstrations import (
     expert_trajectories,
     rejected_path,
     remaining_rows,
@@ -15,14 +17,12 @@ from mempo_trl.demonstrations import (
     teacher_trajectories,
     write_demonstrations,
 )
-from mempo_trl.endpoints import ChatEndpoint
-from mempo_trl.report.traces import read_traces
-from mempo_trl.search import BM25Retriever, Passage, SearchEnvironment, build_prompt
-from mempo_trl.search.expert import gold_conversation
-from mempo_trl.search.rewards import is_well_formed, mempo_outcome_reward
-from mempo_trl.search.world import WorldEnvironment, searches, world_rows
-from mempo_trl.tools import tool_schemas
-from mempo_trl.tracing import trajectory_trace
+from mempo_trl.tasks.search import BM25Retriever, Passage, SearchEnvironment, build_prompt
+from mempo_trl.tasks.search.expert import gold_conversation
+from mempo_trl.tasks.search.rewards import is_well_formed, mempo_outcome_reward
+from mempo_trl.tasks.world.world import WorldEnvironment, searches, world_rows
+from mempo_trl.traces.convert import trajectory_trace
+from mempo_trl.traces.file import read_traces
 
 PASSAGES = [
     Passage("0", "Ada Lovelace", "Ada Lovelace was born in London in 1815."),

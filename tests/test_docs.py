@@ -19,8 +19,8 @@ from helpers import make_trainer
 from mempo_trl import MemPOConfig
 from mempo_trl.cli import build_parser, main
 from mempo_trl.cli.training import TrainArguments
-from mempo_trl.evaluation import Evaluation
-from mempo_trl.summary import Score
+from mempo_trl.evaluation.evaluation import Evaluation
+from mempo_trl.evaluation.summary import Score
 
 sys.path.insert(0, str(ROOT / "scripts"))
 LANGUAGES = {"", "text", "html", "python", "pycon", "bash", "yaml", "json", "jsonl"}
@@ -143,7 +143,8 @@ def test_every_logged_metric_is_in_the_glossary(tmp_path, model, tokenizer, ques
     rows = re.findall(r"^\| `(.+?)` \|", (ROOT / "docs" / "metrics.md").read_text(), re.MULTILINE)
     assert {name for name in rows if re.fullmatch(METRIC, name)} == logged | conditional
     assert {f"eval/<context>/{option.name}" for option in fields(Evaluation)} <= set(rows)
-    source = (ROOT / "src/mempo_trl/trainer.py").read_text() + (ROOT / "src/mempo_trl/metrics.py").read_text()
+    training = ROOT / "src/mempo_trl/training"
+    source = (training / "trainer.py").read_text() + (training / "metrics.py").read_text()
     assert set(re.findall(rf'"({METRIC})"', source)) <= logged | conditional
 
 

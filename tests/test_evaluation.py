@@ -3,23 +3,24 @@
 import pytest
 from datasets import Dataset
 
-from mempo_trl import MemPOConfig, MemPOTrainer, tiny
-from mempo_trl.agent import MemoryAgent
-from mempo_trl.context import CONTEXTS
-from mempo_trl.endpoints import Sampling
-from mempo_trl.evaluation import (
+from mempo_trl import MemPOConfig, MemPOTrainer
+from mempo_trl.evaluation.callback import EvaluationCallback
+from mempo_trl.evaluation.evaluation import (
     Evaluation,
-    EvaluationCallback,
     QuestionScore,
     evaluate,
     memory_fidelity,
     score_trajectory,
 )
-from mempo_trl.report.traces import read_traces
-from mempo_trl.rollout import TurnLimits
-from mempo_trl.search.rewards import mempo_outcome_reward
-from mempo_trl.search.world import WorldEnvironment, world_rows
-from mempo_trl.trajectory import Trajectory, TurnTokens
+from mempo_trl.inference.agent import MemoryAgent
+from mempo_trl.inference.endpoints import Sampling
+from mempo_trl.inference.trajectory import Trajectory, TurnTokens
+from mempo_trl.rollout.context import CONTEXTS
+from mempo_trl.rollout.loop import TurnLimits
+from mempo_trl.tasks.search.rewards import mempo_outcome_reward
+from mempo_trl.tasks.world import model as tiny
+from mempo_trl.tasks.world.world import WorldEnvironment, world_rows
+from mempo_trl.traces.file import read_traces
 
 NAMES = ["em", "f1", "memory_fidelity", "total_tokens", "peak_tokens"]
 

@@ -17,8 +17,8 @@ from trl import TrlParser
 from fake_hub import serve
 from helpers import make_config
 from mempo_trl import MemPOConfig
-from mempo_trl.hub import configuration_section, results_section
-from mempo_trl.resume import find_fault
+from mempo_trl.integrations.hub import configuration_section, results_section
+from mempo_trl.integrations.resume import find_fault
 
 TESTS = Path(__file__).parent
 

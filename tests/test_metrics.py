@@ -3,7 +3,7 @@ import math
 import pytest
 import torch
 
-from mempo_trl.metrics import masked_fraction, memory_metrics
+from mempo_trl.training.metrics import masked_fraction, memory_metrics
 
 NAN = float("nan")
 

@@ -13,7 +13,7 @@ from transformers import TrainerState, modeling_utils
 
 from conftest import build_model
 from helpers import ScriptedMemPO, make_trainer
-from mempo_trl.resume import MANIFEST, find_fault, last_checkpoint
+from mempo_trl.integrations.resume import MANIFEST, find_fault, last_checkpoint
 
 # Four questions, two in a rollout of two steps: an epoch is four steps, and odd steps are in the middle of a rollout.
 OPTIONS = {

@@ -1,6 +1,6 @@
 import pytest
 
-from mempo_trl.rollout import CUT_MARKER, LAST_TURN_NOTE, Episode, TurnLimits, TurnLoop, tool_suffix_ids
+from mempo_trl.rollout.loop import CUT_MARKER, LAST_TURN_NOTE, Episode, TurnLimits, TurnLoop, tool_suffix_ids
 
 
 def make_search(result):

@@ -1,6 +1,6 @@
 import pytest
 
-from mempo_trl.summary import METRICS, bootstrap, compare, summarize
+from mempo_trl.evaluation.summary import METRICS, bootstrap, compare, summarize
 
 TURN = {"memory": None, "memory_text": None, "p_mem": None, "tool_results": []}
 

@@ -3,7 +3,7 @@ import threading
 
 import pytest
 
-from mempo_trl.tools import ToolResult, call_tool, run_concurrently
+from mempo_trl.rollout.tools import ToolResult, call_tool, run_concurrently
 
 
 def call(name, arguments):

@@ -9,9 +9,9 @@ from trl import GRPOConfig, GRPOTrainer
 
 from conftest import build_model
 from helpers import Scripted, ScriptedMemPO, answer_reward, make_config, make_trainer, search
-from mempo_trl.context import visible_context
 from mempo_trl.memory import find_memory_spans
-from mempo_trl.turns import find_turns
+from mempo_trl.memory.turns import find_turns
+from mempo_trl.rollout.context import visible_context
 
 LOSS_TYPES = ["grpo", "bnpo", "dr_grpo", "dapo", "cispo", "sapo", "luspo", "vespo"]
 
@@ -378,7 +378,7 @@ def test_a_template_that_rewrites_earlier_turns(tmp_path, model, tokenizer, ques
 
 
 def test_another_trl_is_named():
-    from mempo_trl.checks import check_trl
+    from mempo_trl.training.checks import check_trl
 
     class OtherTrainer:
         def _generate_single_turn(self, prompt_ids, num_generations):

@@ -6,7 +6,7 @@ from accelerate import Accelerator
 from fake_vllm import EchoClient, serve
 from helpers import make_config, make_trainer
 from mempo_trl import MemPOTrainer
-from mempo_trl.vllm_server import longest_context, server_length, start_command, unreachable
+from mempo_trl.integrations.vllm_server import longest_context, server_length, start_command, unreachable
 
 
 class Client:

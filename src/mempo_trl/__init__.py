@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 _EXPORTS = {
-    "MemPOConfig": "config",
-    "MemPOTrainer": "trainer",
-    "MemoryAgent": "agent",
+    "MemPOConfig": "training.config",
+    "MemPOTrainer": "training.trainer",
+    "MemoryAgent": "inference.agent",
     "MemorySpan": "memory",
     "EncodedAnswer": "memory",
     "encode_answer": "memory",
@@ -33,8 +33,7 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from .agent import MemoryAgent
-    from .config import MemPOConfig
+    from .inference.agent import MemoryAgent
     from .memory import (
         EncodedAnswer,
         MemorySpan,
@@ -45,7 +44,8 @@ if TYPE_CHECKING:
         score_answers,
         token_advantages,
     )
-    from .trainer import MemPOTrainer
+    from .training.config import MemPOConfig
+    from .training.trainer import MemPOTrainer
 
 
 def __getattr__(name: str) -> Any:

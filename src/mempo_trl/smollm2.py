@@ -40,10 +40,10 @@ def smollm2_policy(folder: str | Path = POLICY_FOLDER, questions: int = 48, step
         from transformers import set_seed
         from trl import ModelConfig, SFTConfig
 
-        from .cli.sft import fine_tune
         from .cli.training import SFTArguments
-        from .demonstrations import expert_trajectories, write_demonstrations
-        from .search.tasks import open_task
+        from .sft.demonstrations import expert_trajectories, write_demonstrations
+        from .sft.fine_tune import fine_tune
+        from .tasks.task import open_task
 
         set_seed(0)
         task = open_task("fanoutqa", top_k=1)

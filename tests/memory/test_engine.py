@@ -6,10 +6,11 @@ from peft import LoraConfig, get_peft_model
 from transformers import MistralConfig, MistralForCausalLM
 
 from conftest import build_model
-from mempo_trl.memory import engine, score_answers
-from mempo_trl.memory.engine import AnswerScorer, sharing_obstacle
-from mempo_trl.memory.scoring import AnswerContext
-from mempo_trl.memory.shared import CompletionLogps, head_log_probs, score_answers_shared
+from mempo_trl.memory import score_answers
+from mempo_trl.memory.scoring import engine
+from mempo_trl.memory.scoring.engine import AnswerScorer, sharing_obstacle
+from mempo_trl.memory.scoring.separate import AnswerContext
+from mempo_trl.memory.scoring.shared import CompletionLogps, head_log_probs, score_answers_shared
 
 PROMPTS = [[1, 2, 3, 4]] * 2
 COMPLETIONS = [list(range(10, 30)), list(range(30, 45))]

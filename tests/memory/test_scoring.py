@@ -3,7 +3,7 @@ import torch
 
 from conftest import build_model
 from mempo_trl.memory import score_answers
-from mempo_trl.memory.scoring import AnswerContext
+from mempo_trl.memory.scoring.separate import AnswerContext
 
 PROMPTS = [[5, 6, 7], [8, 9, 10, 11, 12]]
 COMPLETIONS = [[20, 21, 22, 23, 24, 25], [30, 31, 32]]

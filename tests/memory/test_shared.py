@@ -6,9 +6,9 @@ from peft import LoraConfig, get_peft_model
 
 from conftest import build_model
 from mempo_trl.memory import score_answers
-from mempo_trl.memory.packing import IGNORED, PackedRow, Trajectories
-from mempo_trl.memory.scoring import AnswerContext
-from mempo_trl.memory.shared import CompletionLogps, head_log_probs, score_answers_shared
+from mempo_trl.memory.scoring.packing import IGNORED, PackedRow, Trajectories
+from mempo_trl.memory.scoring.separate import AnswerContext
+from mempo_trl.memory.scoring.shared import CompletionLogps, head_log_probs, score_answers_shared
 
 VOCAB = 60
 

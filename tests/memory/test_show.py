@@ -1,7 +1,7 @@
 from rich.console import Console
 from transformers import CanineTokenizer
 
-from mempo_trl.memory.show import main, print_trajectory, render_trajectory
+from mempo_trl.report.debugger import main, print_trajectory, render_trajectory
 
 
 def styled(text, style):

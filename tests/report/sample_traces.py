@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from statistics import mean, stdev
 from typing import Any
 
-from mempo_trl.report.traces import SCHEMA_VERSION, Trace, Turn
+from mempo_trl.traces.file import SCHEMA_VERSION, Trace, Turn
 
 FILMS = [
     "The Glass Harbour",

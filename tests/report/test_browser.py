@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from mempo_trl.report.traces import Trace
 from mempo_trl.report.viewer import show_trajectory, write_viewer
+from mempo_trl.traces.file import Trace
 from report.chromium import EXECUTABLE, Page
 from report.sample_traces import make_traces
 from report.test_viewer import HOSTILE, hostile_trace

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from mempo_trl.report.traces import read_traces, write_traces
+from mempo_trl.traces.file import read_traces, write_traces
 from report.sample_traces import make_traces
 
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from mempo_trl.report.traces import Trace
 from mempo_trl.report.viewer import show_trajectory, write_viewer
+from mempo_trl.traces.file import Trace
 from report.sample_traces import make_traces
 
 HOSTILE = (

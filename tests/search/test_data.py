@@ -6,7 +6,7 @@ import json
 import pytest
 from datasets import Dataset
 
-from mempo_trl.search import (
+from mempo_trl.tasks.search import (
     SYSTEM_PROMPT,
     Passage,
     build_prompt,
@@ -16,7 +16,7 @@ from mempo_trl.search import (
     load_questions,
     validate_rows,
 )
-from mempo_trl.search.data import fanoutqa_corpus, fanoutqa_rows
+from mempo_trl.tasks.search.data import fanoutqa_corpus, fanoutqa_rows
 
 
 def write_lines(path, rows):

@@ -11,8 +11,8 @@ from transformers import AutoTokenizer
 from transformers.utils import get_json_schema
 from trl.chat_template_utils import qwen2_5_chat_template
 
-from mempo_trl.search import BM25Retriever, Passage, RetrievalError, SearchEnvironment
-from mempo_trl.search.environment import escape
+from mempo_trl.tasks.search import BM25Retriever, Passage, RetrievalError, SearchEnvironment
+from mempo_trl.tasks.search.environment import escape
 
 QWEN2 = Path(__file__).resolve().parents[3] / "shared" / "tokenizers" / "qwen2"
 HOSTILE = [

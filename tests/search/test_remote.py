@@ -7,8 +7,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from mempo_trl.search import HTTPRetriever, Passage, RetrievalError, SearchEnvironment
-from mempo_trl.search.remote import CircuitBreaker
+from mempo_trl.tasks.search import HTTPRetriever, Passage, RetrievalError, SearchEnvironment
+from mempo_trl.tasks.search.remote import CircuitBreaker
 
 
 def reply(body):

@@ -7,8 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from mempo_trl.search import BM25Retriever, Passage, load_corpus
-from mempo_trl.search.retrieval import best
+from mempo_trl.tasks.search import BM25Retriever, Passage, load_corpus
+from mempo_trl.tasks.search.retrieval import best
 
 CORPUS = [
     Passage("a", "Apollo 8", "Three men flew round the Moon."),

@@ -2,7 +2,7 @@
 
 import pytest
 
-from mempo_trl.search import (
+from mempo_trl.tasks.search import (
     exact_match_reward,
     extract_answer,
     f1_reward,

@@ -17,8 +17,8 @@ import pytest
 pytest.importorskip("starlette")
 pytest.importorskip("uvicorn")
 
-from mempo_trl.search import BM25Retriever, HTTPRetriever, Passage, SearchEnvironment
-from mempo_trl.search.server import ServerLimits, make_server
+from mempo_trl.tasks.search import BM25Retriever, HTTPRetriever, Passage, SearchEnvironment
+from mempo_trl.tasks.search.server import ServerLimits, make_server
 
 PASSAGES = [Passage(str(i), f"Town {i}", f"The mayor of place{i} is person{i}.") for i in range(200)]
 

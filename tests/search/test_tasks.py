@@ -2,9 +2,9 @@ import json
 
 import pytest
 
-from mempo_trl.search import BM25Retriever, HTTPRetriever, Passage, SearchEnvironment
-from mempo_trl.search.tasks import open_retriever, open_task
-from mempo_trl.search.world import WorldEnvironment
+from mempo_trl.tasks.search import BM25Retriever, HTTPRetriever, Passage, SearchEnvironment
+from mempo_trl.tasks.task import open_retriever, open_task
+from mempo_trl.tasks.world.world import WorldEnvironment
 
 
 @pytest.fixture

@@ -5,9 +5,9 @@ import sys
 
 import pytest
 
-from mempo_trl.search.rewards import exact_match_reward, extract_answer, is_well_formed
-from mempo_trl.search.rows import validate_rows
-from mempo_trl.search.world import (
+from mempo_trl.tasks.search.rewards import exact_match_reward, extract_answer, is_well_formed
+from mempo_trl.tasks.search.rows import validate_rows
+from mempo_trl.tasks.world.world import (
     BOLD,
     CAREFUL,
     CITIES,
@@ -43,7 +43,7 @@ def test_rows_are_those_of_a_dataset():
 
 def test_the_world_is_the_same_in_every_process():
     code = (
-        "from mempo_trl.search.world import Expert, world_rows; row = world_rows(3)[2]; "
+        "from mempo_trl.tasks.world.world import Expert, world_rows; row = world_rows(3)[2]; "
         "print(row['people'], Expert().trace(row)[-1]['content'])"
     )
     runs = {

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.text import Text
 
-    from ..trajectory import Message, Trajectory
+    from ..inference.trajectory import Message, Trajectory
 
 _STYLES = {"mem": "bold black on bright_yellow", "think": "dim", "tool_call": "cyan", "answer": "bold green"}
 _BLOCK = re.compile(rf"<({'|'.join(_STYLES)})>.*?(?:</\1>|$)", re.DOTALL)
@@ -45,9 +45,9 @@ def run(args: argparse.Namespace) -> int:
 
     from rich.console import Console
 
-    from ..search.environment import SearchEnvironment
-    from ..search.prompts import build_prompt
-    from ..search.tasks import WORLD, open_retriever, open_task
+    from ..tasks.search.environment import SearchEnvironment
+    from ..tasks.search.prompts import build_prompt
+    from ..tasks.task import WORLD, open_retriever, open_task
 
     if args.question == WORLD:
         task = open_task(WORLD)
@@ -64,8 +64,8 @@ def run(args: argparse.Namespace) -> int:
     trajectory = agent.run(row, Printer(console), args.seed)
     console.print(summary(trajectory, row.get("answers")), soft_wrap=True)
     if args.trace:
-        from ..report.traces import write_traces
-        from ..tracing import trajectory_trace
+        from ..traces.convert import trajectory_trace
+        from ..traces.file import write_traces
 
         write_traces(args.trace, [trajectory_trace(trajectory, row, args.context, tokenizer=tokenizer)])
     return 0 if trajectory.answer is not None else 1

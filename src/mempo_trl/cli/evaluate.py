@@ -9,7 +9,7 @@ from .options import add_command, add_model_options, make_agent, numbers, open_m
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from ..summary import Difference, Estimate, Score
+    from ..evaluation.summary import Difference, Estimate, Score
 
 
 def add_commands(commands: Any) -> None:
@@ -67,8 +67,8 @@ def run_eval(args: argparse.Namespace) -> int:
     """Plays, writes and prints; 1 if no episode could be played."""
     from rich.console import Console
 
-    from ..eval_grid import EvaluationFolder, Grid, evaluate_grid
-    from ..search.tasks import open_task
+    from ..evaluation.grid import EvaluationFolder, Grid, evaluate_grid
+    from ..tasks.task import open_task
 
     folder = EvaluationFolder(args.output, {name: getattr(args, name) for name in SETTINGS})
     task = open_task(args.questions, args.corpus, args.top_k)
@@ -174,8 +174,8 @@ def run_compare(args: argparse.Namespace) -> int:
     """Prints one table for each evaluation after the first."""
     from rich.console import Console
 
-    from ..eval_grid import read_summary
-    from ..summary import compare
+    from ..evaluation.grid import read_summary
+    from ..evaluation.summary import compare
 
     if len(args.summaries) < 2:
         raise ValueError("one evaluation alone has nothing to be compared with. Name two or more")

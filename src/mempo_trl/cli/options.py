@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ..agent import MemoryAgent
+    from ..inference.agent import MemoryAgent
 
 
 class Formatter(argparse.RawDescriptionHelpFormatter):
@@ -64,7 +64,7 @@ def add_model_options(parser: argparse.ArgumentParser, required: bool = True) ->
 
 def open_model(args: argparse.Namespace) -> tuple[Any, Any]:
     """The model and its tokenizer, for `MemoryAgent`. The API key is the environment variable OPENAI_API_KEY."""
-    from ..endpoints import ChatEndpoint, VLLMServer
+    from ..inference.endpoints import ChatEndpoint, VLLMServer
 
     if not args.model.startswith(("http://", "https://")):
         return _local_model(args.model, args.device)
@@ -73,7 +73,7 @@ def open_model(args: argparse.Namespace) -> tuple[Any, Any]:
         return ChatEndpoint(args.model, tool_choice=args.tool_choice, **options), None
     from transformers import AutoTokenizer
 
-    from ..local_model import end_ids
+    from ..inference.local_model import end_ids
 
     tokenizer = AutoTokenizer.from_pretrained(args.tokenizer)
     ids = end_ids(tokenizer, _generation_config(args.tokenizer))
@@ -104,9 +104,9 @@ def make_agent(
     model: Any, tokenizer: Any, environment_factory: Callable[[], Any], context: str, args: argparse.Namespace
 ) -> "MemoryAgent":
     """An agent with the options of `add_model_options`."""
-    from ..agent import MemoryAgent
-    from ..endpoints import Sampling
-    from ..rollout import TurnLimits
+    from ..inference.agent import MemoryAgent
+    from ..inference.endpoints import Sampling
+    from ..rollout.loop import TurnLimits
 
     budgets = {name: getattr(args, name) for name in ("max_tool_length", "max_completion_length")}
     budgets = {name: value for name, value in budgets.items() if value is not None}

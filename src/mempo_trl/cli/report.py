@@ -47,7 +47,8 @@ def run_view(args: argparse.Namespace) -> None:
     """Writes the page and prints where it is."""
     from itertools import islice
 
-    from ..report import read_traces, write_viewer
+    from ..report import write_viewer
+    from ..traces import read_traces
 
     traces = islice(chain.from_iterable(map(read_traces, args.traces)), args.limit)
     print(write_viewer(traces, args.output, args.title))
@@ -55,7 +56,8 @@ def run_view(args: argparse.Namespace) -> None:
 
 def run_plot(args: argparse.Namespace) -> None:
     """Writes one plot for each kind of file and prints where they are."""
-    from ..report import plot_context_tokens, plot_objectives, plot_training, read_traces
+    from ..report import plot_context_tokens, plot_objectives, plot_training
+    from ..traces import read_traces
 
     kinds: dict[str, list[str]] = {}
     for file in args.files:
@@ -88,7 +90,7 @@ def kind_of(file: str) -> str:
 
 def objective_scores(files: list[str]) -> "list[ObjectiveScore]":
     """F1 by number of objectives in each summary. A line is named by its context, with its folder if there are more."""
-    from ..eval_grid import read_summary
+    from ..evaluation.grid import read_summary
 
     return [
         {

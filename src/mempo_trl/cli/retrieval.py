@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from .options import add_command
 
 if TYPE_CHECKING:
-    from ..search.corpora import Passage
+    from ..tasks.search.corpora import Passage
 
 
 def add_commands(commands: Any) -> None:
@@ -44,8 +44,8 @@ def add_commands(commands: Any) -> None:
 
 def run_index(args: argparse.Namespace) -> None:
     """Builds an index and says how large it is."""
-    from ..search.corpora import load_corpus
-    from ..search.retrieval import BM25Retriever
+    from ..tasks.search.corpora import load_corpus
+    from ..tasks.search.retrieval import BM25Retriever
 
     retriever = BM25Retriever.build(_counted(load_corpus(args.corpus)), show_progress=True)
     retriever.save(args.directory)
@@ -63,9 +63,9 @@ def _counted(passages: Iterator["Passage"]) -> Iterator["Passage"]:
 
 def run_serve(args: argparse.Namespace) -> None:
     """Serves until it is told to stop."""
-    from ..search.retrieval import BM25Retriever
-    from ..search.server import ServerLimits, make_server
-    from ..search.tasks import open_retriever
+    from ..tasks.search.retrieval import BM25Retriever
+    from ..tasks.search.server import ServerLimits, make_server
+    from ..tasks.task import open_retriever
 
     retriever = open_retriever(args.index)
     if not isinstance(retriever, BM25Retriever):

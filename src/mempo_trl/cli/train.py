@@ -5,11 +5,11 @@ from typing import TYPE_CHECKING
 
 from datasets import Dataset
 
-from ..callbacks import TraceCallback
-from ..config import MemPOConfig
-from ..search.rewards import mempo_outcome_reward
-from ..search.tasks import open_task
-from ..trainer import MemPOTrainer
+from ..tasks.search.rewards import mempo_outcome_reward
+from ..tasks.task import open_task
+from ..training.callbacks import TraceCallback
+from ..training.config import MemPOConfig
+from ..training.trainer import MemPOTrainer
 from .training import TrainArguments
 
 if TYPE_CHECKING:

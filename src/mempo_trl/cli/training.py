@@ -113,8 +113,8 @@ def run_traces(args: argparse.Namespace) -> int:
 
     from rich.progress import Progress
 
-    from .. import demonstrations
-    from ..search.tasks import open_task
+    from ..sft import demonstrations
+    from ..tasks.task import open_task
 
     task = open_task(args.questions, args.corpus, args.top_k)
     rows = task.rows(args.objectives, args.count, args.seed)
@@ -143,7 +143,7 @@ def run_sft(args: argparse.Namespace) -> None:
     """Trains on the turns of a trace file with TRL's `SFTTrainer`."""
     from trl import ModelConfig, SFTConfig
 
-    from .sft import fine_tune
+    from ..sft.fine_tune import fine_tune
 
     # An episode is longer than TRL's 1024 tokens, and a row that is cut teaches half a turn.
     fine_tune(*parse_script(args, SFTArguments, SFTConfig, ModelConfig, max_length=8192))
@@ -153,7 +153,7 @@ def run_train(args: argparse.Namespace) -> None:
     """Trains with `MemPOTrainer`."""
     from trl import ModelConfig
 
-    from ..config import MemPOConfig
+    from ..training.config import MemPOConfig
     from .train import train
 
     train(*parse_script(args, TrainArguments, MemPOConfig, ModelConfig))

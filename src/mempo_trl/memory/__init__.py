@@ -1,11 +1,11 @@
 """The method: memories on token ids, their reward, their advantage. It knows no trainer and no task."""
 
-from ..turns import find_turns
 from .advantages import memory_advantages, token_advantages
 from .answers import ANSWER_TEMPLATE, EncodedAnswer, encode_answer
 from .rewards import MemoryScore, memory_rewards, score_memories
-from .scoring import score_answers
+from .scoring.separate import score_answers
 from .spans import MemorySpan, find_memory_spans
+from .turns import find_turns
 
 __all__ = [
     "ANSWER_TEMPLATE",

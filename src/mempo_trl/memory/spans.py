@@ -7,7 +7,7 @@ from functools import lru_cache
 from itertools import accumulate
 from typing import TYPE_CHECKING, NamedTuple
 
-from ..turns import find_turns
+from .turns import find_turns
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

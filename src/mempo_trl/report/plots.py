@@ -10,7 +10,7 @@ from pathlib import Path
 from statistics import fmean, quantiles
 from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
 
-from .traces import Trace
+from ..traces.file import Trace
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -11,7 +11,7 @@ from pathlib import Path
 from string import Template
 from typing import Any
 
-from .traces import Trace, Turn
+from ..traces.file import Trace, Turn
 
 PARTS = ("viewer.css", "viewer_episode.js", "viewer.js", "viewer.html")
 FULL_COLOUR = 2.0  # advantages are z-scores: few tokens go beyond this, and one outlier must not pale the rest

@@ -1,0 +1,203 @@
+"""Running a trained policy on questions, under the context it was trained in, on any backend."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from random import Random
+from typing import Any
+
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from ..rollout.chat_format import ChatFormat, environment_tools
+from ..rollout.chat_loop import ChatLoop
+from ..rollout.context import CONTEXTS
+from ..rollout.loop import Episode, TurnLimits, TurnLoop
+from ..tasks.search.prompts import build_prompt
+from .endpoints import ChatEndpoint, ContextOverflow, EndpointError, Sampling, VLLMServer
+from .local_model import LocalModel
+from .trajectory import Message, Trajectory
+
+Question = str | Mapping[str, Any]
+OnMessage = Callable[[Message], None]
+NextSeed = Callable[[], int | None]
+
+
+class MemoryAgent:
+    """Answers questions in several turns, with tools, under the visible context of `context.py`.
+
+    A model in this process and a vLLM server are run on token ids, by the turn loop of training: each turn is generated
+    from exactly the ids that training conditions it on. A chat endpoint is run on messages, by the same rule.
+
+    Args:
+        model: a transformers model, a `VLLMServer` or a `ChatEndpoint`.
+        tokenizer: of the model; needed but for a `ChatEndpoint`.
+        tools: functions that the model may call.
+        context: "memory" or "full".
+        environment_factory: makes the environment of each question, whose public methods are tools too, as in
+            `GRPOTrainer`.
+        context_turns: past turns that the "memory" context keeps.
+        limits: turns, and tokens of tool results and episodes; without `max_context_length` the model's own is taken.
+        sampling: how turns are sampled.
+
+    Raises:
+        `ValueError`: the arguments do not fit each other, or the chat template renders no tools.
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel | VLLMServer | ChatEndpoint,
+        tokenizer: PreTrainedTokenizerBase | None = None,
+        tools: Sequence[Callable[..., Any]] = (),
+        context: str = "memory",
+        *,
+        environment_factory: Callable[[], Any] | None = None,
+        context_turns: int = 1,
+        limits: TurnLimits | None = None,
+        sampling: Sampling | None = None,
+    ) -> None:
+        if context not in CONTEXTS:
+            raise ValueError(f"context={context!r} is unknown. Set one of {', '.join(CONTEXTS)}")
+        if context_turns < 1:
+            raise ValueError(f"context_turns={context_turns} leaves no turn to see. Set it to 1 or more")
+        if not tools and environment_factory is None:
+            raise ValueError("an agent without tools has one turn. Pass tools or environment_factory")
+        if tokenizer is None and not isinstance(model, ChatEndpoint):
+            raise ValueError(f"{type(model).__name__} is run on token ids. Pass its tokenizer")
+        self.tokenizer = tokenizer
+        self.tools = list(tools)
+        self.context = context
+        self.context_turns = context_turns
+        self.environment_factory = environment_factory
+        self.limits = limits or TurnLimits()
+        self.sampling = sampling or Sampling()
+        self.model: LocalModel | VLLMServer | ChatEndpoint
+        self.model = model if isinstance(model, (VLLMServer, ChatEndpoint)) else LocalModel(model, tokenizer)
+        self._format = None if isinstance(model, ChatEndpoint) else ChatFormat(tokenizer)
+
+    def run(self, question: Question, on_message: OnMessage | None = None, seed: int | None = None) -> Trajectory:
+        """Plays one question to its end.
+
+        Args:
+            question: a text, or a dataset's row: its `prompt` is asked, and the environment is reset with it.
+            on_message: called with each turn and each tool result as soon as it is there.
+            seed: of the random numbers that turns are sampled with; None for any.
+
+        Returns:
+            The trajectory. What an endpoint does wrong, after retries, ends it with the stop reason "error".
+        """
+        (trajectory,) = self._play([question], on_message, seed)
+        return trajectory
+
+    def run_many(
+        self, questions: Sequence[Question], concurrency: int = 16, seed: int | Sequence[int] | None = None
+    ) -> Iterator[Trajectory]:
+        """Plays questions, and yields their trajectories in order.
+
+        Args:
+            questions: as in `run`.
+            concurrency: how many are played at once: a batch of a model in this process, or requests to a server.
+            seed: question i is sampled with `seed + i`, or with a seed of its own if there is one for each. A batch in
+                this process has that of its first question.
+        """
+        seeds: Sequence[int | None]
+        if seed is None or isinstance(seed, int):
+            seeds = [None if seed is None else seed + number for number in range(len(questions))]
+        else:
+            seeds = seed
+        if len(seeds) != len(questions):
+            raise ValueError(f"each question needs a seed: got {len(seeds)} seeds, expected {len(questions)}")
+        if isinstance(self.model, LocalModel):
+            for first in range(0, len(questions), concurrency):
+                yield from self._play(questions[first : first + concurrency], None, seeds[first])
+            return
+        with ThreadPoolExecutor(concurrency) as pool:
+            try:
+                yield from pool.map(lambda pair: self.run(pair[0], seed=pair[1]), zip(questions, seeds, strict=True))
+            finally:
+                pool.shutdown(cancel_futures=True)
+
+    def _start(self, question: Question) -> Trajectory:
+        """A trajectory that has only its prompt, its tools and its environment."""
+        row = {"prompt": build_prompt(question)} if isinstance(question, str) else dict(question)
+        prompt, tools = list(row["prompt"]), self.tools
+        environment = self.environment_factory() if self.environment_factory else None
+        if environment is not None:
+            observation = environment.reset(**row)
+            if observation is not None:  # TRL adds it to the last message
+                prompt[-1] = {**prompt[-1], "content": prompt[-1]["content"] + observation}
+            tools = tools + environment_tools(environment)
+        return Trajectory(prompt, {tool.__name__: tool for tool in tools}, environment)
+
+    def _play(self, questions: Sequence[Question], on_message: OnMessage | None, seed: int | None) -> list[Trajectory]:
+        """Plays questions side by side. For an endpoint there is one at a time, so that its failure is one's own."""
+        trajectories = [self._start(question) for question in questions]
+        play = self._play_messages if isinstance(self.model, ChatEndpoint) else self._play_ids
+        # A seed for each turn: with one for all, they would be sampled with the same random numbers.
+        rng = Random(seed)
+        next_seed = (lambda: None) if seed is None else (lambda: rng.getrandbits(31))
+        try:
+            play(trajectories, on_message, next_seed)
+        except EndpointError as error:
+            for trajectory in [t for t in trajectories if t.stop_reason is None]:
+                trajectory.stop_reason = "truncated" if isinstance(error, ContextOverflow) else "error"
+                trajectory.error = str(error)
+        return trajectories
+
+    def _play_messages(self, trajectories: list[Trajectory], on_message: OnMessage | None, next_seed: NextSeed) -> None:
+        endpoint = self.model
+        assert isinstance(endpoint, ChatEndpoint)
+        loop = ChatLoop(
+            lambda messages, tools: endpoint.complete(messages, tools, self.sampling, next_seed()),
+            self.context,
+            self.context_turns,
+            self.limits,
+        )
+        for trajectory in trajectories:
+            loop.run(trajectory, on_message)
+
+    def _play_ids(self, trajectories: list[Trajectory], on_message: OnMessage | None, next_seed: NextSeed) -> None:
+        engine, chat = self.model, self._format
+        assert chat is not None
+        assert not isinstance(engine, ChatEndpoint)
+        limits = replace(self.limits, max_context_length=self.limits.max_context_length or engine.max_context_length)
+        loop = _WatchedLoop(
+            chat.tokenizer,
+            lambda contexts: (engine.generate(contexts, self.sampling, next_seed()), None),
+            engine.eos_token_ids or [chat.tokenizer.eos_token_id],
+            context=self.context,
+            context_turns=self.context_turns,
+            limits=limits,
+            suffix_ids=chat.suffix_ids,
+        )
+        loop.on_message = on_message
+        episodes = []
+        for trajectory in trajectories:
+            ids = chat.prompt_ids(trajectory.prompt, list(trajectory.tools.values()))
+            trajectory.episode = episode = Episode(ids, trajectory.tools, trajectory.environment)
+            if limits.max_context_length is not None and len(ids) >= limits.max_context_length:
+                episode.stop_reason = "truncated"
+            episodes.append(episode)
+        try:
+            loop.run(episodes)
+        finally:
+            for trajectory, episode in zip(trajectories, episodes, strict=True):
+                trajectory.take(episode)
+
+
+class _WatchedLoop(TurnLoop):
+    """A turn loop that tells of each message as soon as it is there."""
+
+    on_message: OnMessage | None = None
+
+    def add_turn(self, episode: Episode, *args: Any) -> None:
+        super().add_turn(episode, *args)
+        self._tell(episode.messages[-1:])
+
+    def _append_results(self, episode: Episode, messages: list[Message]) -> None:
+        super()._append_results(episode, messages)
+        self._tell(messages)
+
+    def _tell(self, messages: list[Message]) -> None:
+        if self.on_message:
+            for message in messages:
+                self.on_message(message)

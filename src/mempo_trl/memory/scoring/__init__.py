@@ -1,0 +1,1 @@
+"""Log-probabilities of the gold answer after the contexts that a memory is scored by."""

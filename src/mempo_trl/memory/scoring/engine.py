@@ -1,0 +1,126 @@
+"""Which engine scores the answers: the shared one where the model's attention allows it, else the separate one."""
+
+import logging
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from .separate import AnswerContext, score_answers
+from .shared import CompletionLogps, score_answers_shared
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+logger = logging.getLogger(__name__)
+
+SCORINGS: tuple[str, ...] = ("auto", "shared", "separate")
+CHECKED_CONTEXTS = 4
+
+
+def sharing_obstacle(model: "PreTrainedModel") -> str | None:
+    """Why sequences cannot share their prefixes in this model; None if they can."""
+    config = model.config.get_text_config()
+    if getattr(model, "_is_stateful", False):
+        return "it has recurrent layers, whose state cannot be branched"
+    others = set(getattr(config, "layer_types", None) or ()) - {"full_attention"}
+    if others:
+        return f"it has layers of type {', '.join(sorted(others))}"
+    if getattr(config, "sliding_window", None):
+        return f"it attends to a sliding window of {config.sliding_window} tokens"
+    if not getattr(model, "_supports_attention_backend", False):
+        return f"{type(model).__name__} does not take its attention from transformers' AttentionInterface"
+    return None
+
+
+class AnswerScorer:
+    """Scores answers by the engine that `memory_scoring` names: "shared", "separate", or "auto".
+
+    "auto" is the shared engine where the model's attention allows it. In the first batch it compares a few values with
+    the separate one. Where it cannot share, or the values differ, it warns once and scores separately.
+
+    Attributes:
+        shared: whether the shared engine is in use.
+
+    Raises:
+        ValueError: "shared" was asked for, and the model's attention does not allow it.
+    """
+
+    def __init__(self, model: "PreTrainedModel", scoring: str = "auto") -> None:
+        obstacle = None if scoring == "separate" else sharing_obstacle(model)
+        if obstacle and scoring == "shared":
+            raise ValueError(f"memory_scoring='shared' cannot hold for this model: {obstacle}. Set it to 'separate'")
+        if obstacle:
+            logger.warning("memory_scoring='auto' scores one sequence for each context with this model: %s", obstacle)
+        self.shared = scoring != "separate" and obstacle is None
+        self._checked = scoring != "auto"
+
+    def __call__(
+        self,
+        model: "PreTrainedModel",
+        prompt_ids: Sequence[list[int]],
+        completion_ids: Sequence[list[int]],
+        answer_ids: Sequence[list[int]],
+        contexts: Sequence[AnswerContext],
+        *,
+        pad_token_id: int,
+        max_tokens: int = 32768,
+        equalize: Callable[[int], int] = lambda count: count,
+        completions: CompletionLogps | None = None,
+    ) -> Tensor:
+        """As `score_answers_shared`; `completions` stays empty if the answers were scored separately.
+
+        Args:
+            equalize: the largest of the ranks' values.
+        """
+        separate = partial(
+            score_answers, model, prompt_ids, completion_ids, answer_ids,
+            pad_token_id=pad_token_id, max_tokens=max_tokens, equalize=equalize,
+        )  # fmt: skip
+        if not self.shared:
+            return separate(contexts)
+        scores = score_answers_shared(
+            model, prompt_ids, completion_ids, answer_ids, contexts,
+            pad_token_id=pad_token_id, max_tokens=max_tokens, equalize=equalize, completions=completions,
+        )  # fmt: skip
+        if self._checked:
+            return scores
+        self._checked = equalize(len(contexts)) > 0
+        self.shared = equalize(int(_differ(scores, contexts, separate, _tolerance(model)))) == 0
+        if self.shared:
+            return scores
+        if completions is not None:
+            completions.rows.clear()
+        return separate(contexts)
+
+
+def _differ(
+    scores: Tensor,
+    contexts: Sequence[AnswerContext],
+    separate: Callable[[Sequence[AnswerContext]], Tensor],
+    tolerance: float,
+) -> bool:
+    """Whether the separate engine gives other log-probs for a few of the contexts, relative to those beyond 1."""
+    chosen = list(range(0, len(contexts), max(len(contexts) // CHECKED_CONTEXTS, 1)))[:CHECKED_CONTEXTS]
+    expected = separate([contexts[index] for index in chosen])
+    if not chosen:
+        return False
+    gap = float(((scores[chosen, : expected.size(1)] - expected).abs() / expected.abs().clamp(min=1)).mean())
+    if gap <= tolerance:
+        return False
+    logger.warning(
+        "memory_scoring='auto' scores one sequence for each context from now on: with shared prefixes this model gives "
+        "log-probs that differ by %.1e, more than %.0e",
+        gap,
+        tolerance,
+    )
+    return True
+
+
+def _tolerance(model: "PreTrainedModel") -> float:
+    """Batching alone changes log-probs in bfloat16 by 1e-2."""
+    exact = all(parameter.dtype == torch.float32 for parameter in model.parameters())
+    autocast = torch.is_autocast_enabled(next(model.parameters()).device.type)
+    return 1e-4 if exact and not autocast else 1e-2

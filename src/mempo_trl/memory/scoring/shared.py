@@ -1,0 +1,161 @@
+"""The shared engine: answer log-probabilities with every shared prefix forwarded once."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import chain
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy, pad, scaled_dot_product_attention
+
+from .packing import IGNORED, PackedRow, Segment, Trajectories
+from .separate import AnswerContext, empty_scores, evaluation_mode
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+ATTENTION = "mempo_shared_prefixes"
+# Log-probs (1, S) of `labels` (1, S), from a model and its arguments.
+LogProbs = Callable[["PreTrainedModel", dict[str, Any], Tensor], Tensor]
+HEAD_ROWS = 1024  # positions whose logits are held in float32 at once
+
+
+class SegmentAttention:
+    """Attention of one segment of a row, by what stands in its context."""
+
+    def __init__(self, segment: Segment, device: torch.device) -> None:
+        context, self._own = segment
+        places = list(chain(*context, self._own))
+        contiguous = places[-1] - places[0] == len(places) - 1
+        self._keys = slice(places[0], places[-1] + 1) if contiguous else torch.tensor(places, device=device)
+        # Behind a short context the queries of the context are computed again: a causal square costs half of a mask.
+        self._square = 2 * len(self._own) > len(places)
+        self._mask: Tensor | None = None
+
+    def _additive_mask(self, like: Tensor, keys: int) -> Tensor:
+        """0 where a token of the segment may look, -inf behind it. Shape: (own tokens, keys)."""
+        if self._mask is None or self._mask.dtype != like.dtype:
+            own = len(self._own)
+            self._mask = like.new_full((own, keys), -torch.inf).triu(keys - own + 1)
+        return self._mask
+
+    def __call__(self, query: Tensor, key: Tensor, value: Tensor, scaling: float | None) -> Tensor:
+        """(heads, S, D), twice (key-value heads, S, D) -> (heads, own tokens, D)."""
+        key, value = key[:, self._keys], value[:, self._keys]
+        query = query[:, self._keys if self._square else slice(self._own.start, self._own.stop)]
+        groups = query.size(0) // key.size(0)
+        attended = scaled_dot_product_attention(
+            query.unflatten(0, (-1, groups)),
+            key.unsqueeze(1).expand(-1, groups, -1, -1),
+            value.unsqueeze(1).expand(-1, groups, -1, -1),
+            attn_mask=None if self._square else self._additive_mask(query, key.size(1)),
+            is_causal=self._square,
+            scale=scaling,
+        )
+        return attended.flatten(0, 1)[:, -len(self._own) :]
+
+
+def segment_attention(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    *,
+    segments: Sequence[SegmentAttention],
+    scaling: float | None = None,
+    **kwargs: Any,
+) -> tuple[Tensor, None]:
+    """An attention for transformers' `AttentionInterface`: one row, (1, heads, S, D) -> (1, S, heads, D)."""
+    attended = [segment(query[0], key[0], value[0], scaling) for segment in segments]
+    return torch.cat(attended, dim=1).transpose(0, 1).unsqueeze(0), None
+
+
+@contextmanager
+def _segment_attention_in(model: "PreTrainedModel") -> Iterator[None]:
+    """Switches the model's attention to `segment_attention`, which needs no mask."""
+    from transformers import AttentionInterface
+
+    AttentionInterface.register(ATTENTION, segment_attention)
+    config = model.config
+    before = config._attn_implementation
+    config._attn_implementation = ATTENTION
+    try:
+        yield
+    finally:
+        config._attn_implementation = before
+
+
+def head_log_probs(model: "PreTrainedModel", inputs: dict[str, Any], labels: Tensor) -> Tensor:
+    """Log-probs of the labels, with only their positions through the LM head. Shape: (1, S) -> (1, S)."""
+    places = (labels[0] != IGNORED).nonzero().squeeze(1)
+    logits = model(**inputs, use_cache=False, logits_to_keep=places).logits[0]  # (K, V)
+    chunks = zip(logits.split(HEAD_ROWS), labels[0, places].split(HEAD_ROWS), strict=True)
+    logps = torch.cat([-cross_entropy(rows.float(), targets, reduction="none") for rows, targets in chunks])
+    return torch.zeros(labels.shape, device=logps.device).index_put((torch.zeros_like(places), places), logps)
+
+
+def _row_log_probs(model: "PreTrainedModel", row: PackedRow, log_probs: LogProbs) -> Tensor:
+    """Shape: (S,)."""
+    device = next(model.parameters()).device
+    ids, positions, labels = (torch.tensor([values], device=device) for values in (row.ids, row.positions, row.labels))
+    segments = [SegmentAttention(segment, device) for segment in row.segments]
+    return log_probs(model, {"input_ids": ids, "position_ids": positions, "segments": segments}, labels)[0]
+
+
+@dataclass
+class CompletionLogps:
+    """Asks the pass over the trajectories for their own log-probs too, and holds them after.
+
+    Attributes:
+        log_probs: the head that gives them, and the answers' as well.
+        rows: log p of the completion tokens of each trajectory; empty until then.
+    """
+
+    log_probs: LogProbs
+    rows: dict[int, Tensor] = field(default_factory=dict)
+
+    def padded(self, width: int) -> Tensor:
+        """All trajectories, zeros behind a shorter completion. Shape: (B, width)."""
+        return torch.stack([pad(self.rows[row], (0, width - len(self.rows[row]))) for row in range(len(self.rows))])
+
+
+def score_answers_shared(
+    model: "PreTrainedModel",
+    prompt_ids: Sequence[list[int]],
+    completion_ids: Sequence[list[int]],
+    answer_ids: Sequence[list[int]],
+    contexts: Sequence[AnswerContext],
+    *,
+    pad_token_id: int,
+    max_tokens: int = 32768,
+    equalize: Callable[[int], int] = lambda forwards: forwards,
+    completions: CompletionLogps | None = None,
+) -> Tensor:
+    """`score_answers`, each prompt and each trajectory forwarded once (`memory_scoring="shared"`).
+
+    A trajectory is forwarded as far as its last context, or as a whole if `completions` wants its log-probs; an answer
+    branches off it where its context ends, a memory and its answer off the prompt. Arguments and result as for
+    `score_answers`.
+
+    Args:
+        completions: if given, receives the log-probs of the completions from the same pass.
+    """
+    work = Trajectories(prompt_ids, completion_ids, answer_ids, contexts, completions is not None)
+    rows = list(work.pack(max_tokens))
+    log_probs = head_log_probs if completions is None else completions.log_probs
+    scores = empty_scores(model, prompt_ids, completion_ids, answer_ids, contexts)
+    with evaluation_mode(model), _segment_attention_in(model):
+        for row in rows:
+            logps = _row_log_probs(model, row, log_probs)
+            for index, places in row.answers.items():
+                scores[index, : len(places)] = logps[places.start : places.stop]
+            if completions is not None:
+                completions.rows.update((r, logps[p.start : p.stop]) for r, p in row.completions.items())
+        dummy = PackedRow()
+        dummy.add((), 0, [pad_token_id] * 2, scored=1)
+        for _ in range(equalize(len(rows)) - len(rows)):
+            _row_log_probs(model, dummy, log_probs)
+    return scores

@@ -1,0 +1,1 @@
+"""Playing an episode turn by turn: the visible context, tools, limits, and when it stops."""

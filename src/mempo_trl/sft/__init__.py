@@ -1,0 +1,1 @@
+"""The cold start: traces that teach the format, and training on them."""

@@ -1,0 +1,63 @@
+"""The cold start: TRL's `SFTTrainer` on the turns of a trace file, each under the context that it will see."""
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+from datasets import Dataset
+from transformers import AutoTokenizer
+
+from ..cli.training import SFTArguments
+from ..rollout.chat_format import ChatFormat
+from ..traces.file import read_traces
+from .demonstrations import sft_rows
+
+if TYPE_CHECKING:
+    from trl import ModelConfig, SFTConfig
+
+logger = logging.getLogger(__name__)
+
+
+def trace_dataset(script: SFTArguments, tokenizer: Any, max_length: int | None) -> Dataset:
+    """The rows of a trace file's good traces.
+
+    A row that is longer than `max_length` is left out: cut, it would teach half a turn.
+
+    Raises:
+        `ValueError`: no row is left.
+    """
+    chat = ChatFormat(tokenizer)
+    traces = [trace for trace in read_traces(script.traces) if (trace["reward"] or 0.0) >= script.min_reward]
+    rows = [row for trace in traces for row in sft_rows(trace, chat, script.context, script.context_turns)]
+    fitting = [row for row in rows if max_length is None or len(row["input_ids"]) <= max_length]
+    if len(fitting) < len(rows):
+        longest = max(len(row["input_ids"]) for row in rows)
+        logger.warning(
+            "left out %d of %d rows longer than max_length=%d; the longest has %d tokens",
+            len(rows) - len(fitting), len(rows), max_length, longest,
+        )  # fmt: skip
+    if not fitting:
+        raise ValueError(
+            f"{script.traces} gives no row: {len(traces)} traces have a reward of {script.min_reward} or more, and "
+            f"none of their {len(rows)} rows has at most {max_length} tokens. Lower min_reward, or raise max_length"
+        )
+    return Dataset.from_list(fitting)
+
+
+def fine_tune(script: SFTArguments, config: "SFTConfig", model: "ModelConfig") -> None:
+    """Trains and saves the model and its tokenizer to `config.output_dir`."""
+    from trl import SFTTrainer, get_peft_config, get_quantization_config
+
+    tokenizer = AutoTokenizer.from_pretrained(model.model_name_or_path, revision=model.model_revision)
+    init = {"revision": model.model_revision, "attn_implementation": model.attn_implementation, "dtype": model.dtype}
+    config.model_init_kwargs = {**init, **(config.model_init_kwargs or {})}
+    trainer = SFTTrainer(
+        model.model_name_or_path,
+        config,
+        train_dataset=trace_dataset(script, tokenizer, config.max_length),
+        processing_class=tokenizer,
+        quantization_config=get_quantization_config(model),
+        peft_config=get_peft_config(model),
+    )
+    trainer.train(resume_from_checkpoint=config.resume_from_checkpoint)
+    trainer.save_model(config.output_dir)
+    trainer.save_state()

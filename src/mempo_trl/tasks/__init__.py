@@ -1,0 +1,1 @@
+"""Questions, tools and rewards. A task knows neither torch nor TRL."""

@@ -1,0 +1,1 @@
+"""`MemPOTrainer` and its configuration: thin glue between the method and TRL."""

@@ -1,0 +1,160 @@
+"""What cannot work is refused at the start, saying what was set, why it cannot hold and what to set."""
+
+import inspect
+from collections.abc import Sequence
+from typing import Any
+
+import transformers
+import trl
+from accelerate.logging import get_logger
+from datasets import Dataset, IterableDataset
+from peft import PeftModel
+from transformers import PreTrainedModel, PreTrainedTokenizerBase, ProcessorMixin
+from trl import GRPOTrainer
+
+from ..memory import find_memory_spans
+from ..memory.answers import check_answers
+from ..rollout.loop import Episode
+from .config import MemPOConfig
+
+logger = get_logger(__name__)
+
+TRL_VERSIONS = "trl>=1.16,<1.17"
+# The hooks of GRPOTrainer that are overridden or called, with the parameters that are relied on.
+TRL_HOOKS = {
+    "_generate_single_turn": ["prompt_ids", "images", "multimodal_fields", "num_generations"],
+    "_tool_call_loop": [
+        "prompts", "prompt_ids", "completion_ids", "completions", "logprobs", "images", "multimodal_fields",
+    ],
+    "_get_tool_suffix_ids": ["tool_messages"],
+    "_calculate_rewards": ["inputs", "prompts", "completions", "completion_ids_list"],
+    "_generate_and_score_completions": ["inputs"],
+    "_get_per_token_logps_and_entropies": [
+        "model", "input_ids", "attention_mask", "logits_to_keep", "batch_size", "compute_entropy",
+    ],
+    "_compute_loss": ["model", "inputs"],
+    "_get_train_sampler": ["dataset"],
+    "_save_checkpoint": ["model", "trial"],
+    "_save_rng_state": ["output_dir"],
+    "_load_optimizer_and_scheduler": ["checkpoint"],
+}  # fmt: skip
+
+
+def check_trl(trainer_class: type = GRPOTrainer) -> None:
+    """Raises ImportError if TRL's private hooks are not those that this version was written for."""
+    for name, expected in TRL_HOOKS.items():
+        hook = getattr(trainer_class, name, None)
+        found = [] if hook is None else list(inspect.signature(hook).parameters)[1:]
+        if found[: len(expected)] != expected:
+            raise ImportError(
+                f"TRL {trl.__version__} on transformers {transformers.__version__} has {trainer_class.__name__}."
+                f"{name}({', '.join(found)}), expected ({', '.join(expected)}). Install the version that MemPOTrainer "
+                f"extends: pip install '{TRL_VERSIONS}'"
+            )
+
+
+def refuse_combinations(
+    args: MemPOConfig,
+    model: Any,
+    processing_class: Any,
+    tools: Any,
+    environment_factory: Any,
+    rollout_func: Any,
+    peft_config: Any = None,
+) -> None:
+    """Raises ValueError for arguments of the trainer that exclude each other."""
+    if rollout_func is not None:
+        raise ValueError(
+            "rollout_func replaces the turn loop that MemPO trains with. Pass tools or environment_factory instead"
+        )
+    if not tools and environment_factory is None:
+        raise ValueError(
+            "MemPO trains agents with several turns: without tools every episode ends at its first one. Pass tools or "
+            "environment_factory (see mempo_trl.tasks.search.SearchEnvironment)"
+        )
+    # With an adapter the reference is the model without it.
+    if args.beta != 0 and peft_config is None and isinstance(model, PreTrainedModel) and not model.name_or_path:
+        raise ValueError(
+            f"beta={args.beta} needs a reference model, which is loaded again from where the model came from, and this "
+            "one was built in code. Set beta=0, or save it and pass its folder"
+        )
+    if isinstance(processing_class, ProcessorMixin):
+        raise ValueError(
+            f"{type(processing_class).__name__} is a multimodal processor, and MemPO works on text alone. Pass a "
+            "tokenizer and a text model"
+        )
+
+
+def refuse_quantized(args: MemPOConfig, model: Any, quantization_config: Any, peft_config: Any) -> None:
+    """Raises ValueError for a quantized base that cannot be trained, or not with this generation back end."""
+    config = quantization_config or (args.model_init_kwargs or {}).get("quantization_config")
+    bits = {
+        bits: getattr(model, f"is_loaded_in_{bits}bit", False) or getattr(config, f"load_in_{bits}bit", False)
+        for bits in (4, 8)
+    }
+    if (bits[4] or bits[8]) and peft_config is None and not isinstance(model, PeftModel):
+        raise ValueError(
+            "the weights of a quantized base cannot be trained. Pass peft_config (--use_peft) to train adapters on it, "
+            "or load the model without load_in_4bit or load_in_8bit"
+        )
+    if args.use_vllm and bits[8]:
+        raise ValueError("vLLM cannot serve an 8-bit base model. Load it in 4 bit, or set use_vllm=False")
+    if args.use_vllm and bits[4] and args.vllm_mode == "server":
+        raise ValueError(
+            "a vLLM server cannot take the packed weights of a 4-bit base. Set vllm_mode='colocate' or use_vllm=False, "
+            "or load the base in bf16"
+        )
+
+
+def check_dataset(dataset: Any, answers_column: str, name: str) -> None:
+    """Raises ValueError if rows lack a conversational prompt or usable answers; a stream is checked as it comes."""
+    if dataset is None:
+        raise ValueError(f"{name} is missing: MemPO needs questions with gold answers")
+    if isinstance(dataset, IterableDataset):
+        return
+    if not isinstance(dataset, Dataset):
+        raise TypeError(f"{name} must be a datasets.Dataset, got {type(dataset).__name__}")
+    for column in ("prompt", answers_column):
+        if column not in dataset.column_names:
+            raise ValueError(
+                f"{name} has no column {column!r}, only {', '.join(dataset.column_names)}. Each row needs 'prompt', a "
+                "list of messages, and the gold answers, a list of strings, in the column that answers_column names"
+            )
+    if len(dataset) == 0:
+        raise ValueError(f"{name} is empty")
+    if not isinstance(dataset[0]["prompt"], list):
+        raise ValueError(
+            f"{name} has prompts of type {type(dataset[0]['prompt']).__name__}, but tools need a chat: set 'prompt' "
+            'to a list of messages, [{"role": "user", "content": ...}]'
+        )
+    for row, answers in enumerate(dataset[answers_column]):
+        check_row_answers(answers, f"row {row} of {name}")
+
+
+def check_tags(tokenizer: PreTrainedTokenizerBase) -> None:
+    """Raises ValueError if a memory that the model writes would not be found in the tokenizer's text."""
+    ids = tokenizer.encode("<mem>a</mem>", add_special_tokens=False)
+    if not find_memory_spans(tokenizer, ids, [1] * len(ids)):
+        raise ValueError(
+            f"{tokenizer.name_or_path or 'the tokenizer'} gives <mem>a</mem> back as {tokenizer.decode(ids)!r}, so no "
+            "memory would be found. Make the tags tokens: tokenizer.add_tokens(['<mem>', '</mem>']), and resize the "
+            "model's embeddings"
+        )
+
+
+def warn_if_truncated(episodes: Sequence[Episode], share: float = 0.9) -> None:
+    """Warns once if nearly all episodes ran into a limit, which leaves no reward to learn from."""
+    truncated = sum(episode.stop_reason == "truncated" for episode in episodes)
+    if truncated >= share * len(episodes):
+        logger.warning_once(
+            "Nearly all episodes of a batch were truncated. Raise max_completion_length (the episode), "
+            "max_turn_length (a turn) or the engine's context, or lower max_tool_length (a tool result)"
+        )
+
+
+def check_row_answers(answers: Any, where: str) -> list[str]:
+    """The gold answers of one row, or ValueError with the row's place."""
+    try:
+        return check_answers(answers)
+    except ValueError as error:
+        raise ValueError(f"{where}: {error}") from error

@@ -1,0 +1,260 @@
+"""`MemPOConfig`: GRPO's options, and those of the memory and the turn loop."""
+
+from dataclasses import dataclass, field
+
+from trl import GRPOConfig
+
+from ..memory.advantages import POOLS
+from ..memory.answers import ANSWER_TEMPLATE
+from ..memory.rewards import THRESHOLD_MODES
+from ..memory.scoring.engine import SCORINGS
+from ..rollout.context import CONTEXTS
+
+BASELINES = ("history", "visible", "none")
+
+
+@dataclass
+class MemPOConfig(GRPOConfig):
+    r"""
+    Configuration class for the [`MemPOTrainer`].
+
+    It inherits every option of [`~trl.GRPOConfig`]. Six defaults differ: `num_generations` 16, `loss_type` `"grpo"`
+    and `beta` 0.001 are the paper's algorithm (it publishes no beta; its neighbours use 0.001);
+    `per_device_train_batch_size` 16 holds one such group;
+    `max_completion_length` 8192 holds a whole episode, tool results included; `vllm_importance_sampling_mode`
+    `"token_truncate"`, since TRL's `"sequence_mask"` can drop whole long trajectories. Where a default follows from a
+    table of docs/results.md, the field's help names it.
+
+    Parameters:
+        > Parameters that control what the policy sees
+
+        context (`str`, *optional*, defaults to `"memory"`):
+            `"memory"`: every turn sees the prompt and the last `context_turns` turns with their tool results, in
+            generation and in the loss, as the agent will. `"full"`: every turn sees the whole history, as in the
+            published training and in GRPO.
+        context_turns (`int`, *optional*, defaults to `1`):
+            Past turns that a turn sees in `"memory"` context.
+
+        > Parameters that control the memory reward
+
+        memory_weight (`float`, *optional*, defaults to `1.0`):
+            Weight of the memory advantage beside the outcome advantage. 0 leaves GRPO's alone.
+        memory_threshold (`float`, *optional*, defaults to `0.5`):
+            Answer tokens that the model gives at most this probability are left out. `None` or 0 keeps all.
+        memory_threshold_mode (`str`, *optional*, defaults to `"either"`):
+            Which tokens pass: those above the threshold in `"either"` context, in `"both"`, or in each context on its
+            own, `"independent"`, as in the published code, where a memory that lost the answer can look perfect.
+        memory_baseline (`str`, *optional*, defaults to `"history"`):
+            What the memory is compared with: the answer's probability given the whole `"history"` before the turn (the
+            paper), given what was `"visible"` when the memory was written, or `"none"`: then the threshold looks at the
+            memory's probabilities alone.
+        memory_std_floor (`float`, *optional*, defaults to `0.01`):
+            A pool of memory rewards whose std is below this gives no advantage.
+        memory_pool (`str`, *optional*, defaults to `"group"`):
+            Memory rewards are normalised over all turns of a question's `"group"`, or `"turn"` by turn.
+        memory_scoring (`str`, *optional*, defaults to `"auto"`):
+            How answers are scored. `"shared"` forwards each prompt and trajectory once and branches the answers off,
+            and in `"full"` context takes old log-probs from the same pass where they are needed; `"separate"` forwards
+            one sequence for each context; `"auto"` is `"shared"` where the model's attention allows it, checked on the
+            first batch.
+        memory_scoring_tokens (`int`, *optional*, defaults to `32768`):
+            Most tokens, padding included, in one scoring forward.
+        answer_template (`str`, *optional*):
+            Text around the gold answers when they are scored, with `{a}` where they go.
+        answers_column (`str`, *optional*, defaults to `"answers"`):
+            Column of the dataset with the gold answers: a list of strings, one for each objective.
+
+        > Parameters that control the episode
+
+        max_turns (`int`, *optional*, defaults to `16`):
+            Most turns of an episode.
+        max_turn_length (`int`, *optional*, defaults to `1024`):
+            Most tokens that the model writes in one turn, within the episode's `max_completion_length`.
+        max_tool_length (`int`, *optional*, defaults to `1024`):
+            Most tokens of one tool result; a longer one is cut, with a marker.
+        tool_timeout (`float`, *optional*, defaults to `60.0`):
+            Seconds that a tool call may take.
+        tool_concurrency (`int`, *optional*, defaults to `64`):
+            Tool calls that run at once on each process.
+    """
+
+    num_generations: int | None = field(
+        default=16, metadata={"help": "Trajectories sampled for each question, G. Default: the paper's 16."}
+    )
+    per_device_train_batch_size: int = field(
+        default=16, metadata={"help": "Trajectories per device and backward pass. Default: one group of 16."}
+    )
+    loss_type: str = field(
+        default="grpo",
+        metadata={"help": "Loss formulation, as in GRPOConfig. Default: the paper's per-trajectory mean, 'grpo'."},
+    )
+    beta: float = field(
+        default=0.001,
+        metadata={
+            "help": "KL coefficient. The paper has a KL term and no published value; its neighbours use 0.001, the "
+            "default. See 'What did not matter?' in docs/results.md."
+        },
+    )
+    max_completion_length: int | None = field(
+        default=8192, metadata={"help": "Most tokens of an episode: all turns and tool results, without the prompt."}
+    )
+    vllm_importance_sampling_mode: str = field(
+        default="token_truncate",
+        metadata={
+            "help": "As in GRPOConfig. Default: token level, since 'sequence_mask' can drop whole long trajectories."
+        },
+    )
+    context: str = field(
+        default="memory",
+        metadata={
+            "help": "What a turn sees: 'memory': the prompt and the last `context_turns` turns, or the 'full' history, "
+            "as in the published training. Default: 'Is training in memory context worth it?' in docs/results.md.",
+            "choices": CONTEXTS,
+        },
+    )
+    context_turns: int = field(
+        default=1, metadata={"help": "Past turns, with their tool results, that a turn sees in 'memory' context."}
+    )
+    memory_weight: float = field(
+        default=1.0,
+        metadata={
+            "help": "Weight of the memory advantage beside the outcome advantage; 0 leaves GRPO's alone. Default: "
+            "'Does MemPO beat GRPO?' and 'What did not matter?' in docs/results.md."
+        },
+    )
+    memory_threshold: float | None = field(
+        default=0.5,
+        metadata={
+            "help": "Probability that an answer token must exceed to be scored; 0 or None keeps all tokens. Default: "
+            "'Which threshold?' in docs/results.md."
+        },
+    )
+    memory_threshold_mode: str = field(
+        default="either",
+        metadata={
+            "help": "Where a token must exceed the threshold: in 'either' context, in 'both', or 'independent': in "
+            "each on its own (the published code, which rewards a memory that lost the answer). Default: 'Which "
+            "threshold?' in docs/results.md.",
+            "choices": THRESHOLD_MODES,
+        },
+    )
+    memory_baseline: str = field(
+        default="history",
+        metadata={
+            "help": "What a memory is compared with: the answer's probability given the whole 'history' (the paper), "
+            "given what was 'visible' when it was written, or 'none'. Default: 'Which baseline?' in docs/results.md.",
+            "choices": BASELINES,
+        },
+    )
+    memory_std_floor: float = field(
+        default=0.01,
+        metadata={
+            "help": "A pool of memory rewards with a smaller std gives no memory advantage. Default: 'What did not "
+            "matter?' in docs/results.md."
+        },
+    )
+    memory_pool: str = field(
+        default="group",
+        metadata={
+            "help": "Memory rewards share a mean and std over all turns of a question's 'group' (the paper), or "
+            "'turn' by turn. Default: 'What did not matter?' in docs/results.md.",
+            "choices": POOLS,
+        },
+    )
+    memory_scoring: str = field(
+        default="auto",
+        metadata={
+            "help": "How answers are scored: 'shared' forwards each prompt and trajectory once, 'separate' one "
+            "sequence for each context, 'auto' shares where the model's attention allows it.",
+            "choices": SCORINGS,
+        },
+    )
+    memory_scoring_tokens: int = field(
+        default=32768, metadata={"help": "Most tokens, padding included, in one forward of the answer scoring."}
+    )
+    answer_template: str = field(
+        default=ANSWER_TEMPLATE,
+        metadata={"help": "Text around the gold answers when they are scored, with {a} where they go."},
+    )
+    answers_column: str = field(
+        default="answers",
+        metadata={"help": "Column with the gold answers: a list of strings, one for each objective."},
+    )
+    max_turns: int = field(default=16, metadata={"help": "Most turns of an episode."})
+    max_turn_length: int = field(default=1024, metadata={"help": "Most tokens that the model writes in one turn."})
+    max_tool_length: int = field(
+        default=1024, metadata={"help": "Most tokens of one tool result; a longer one is cut, with a marker."}
+    )
+    tool_timeout: float | None = field(default=60.0, metadata={"help": "Seconds that a tool call may take."})
+    tool_concurrency: int = field(default=64, metadata={"help": "Tool calls that run at once on each process."})
+
+    def __post_init__(self) -> None:
+        try:
+            super().__post_init__()
+        except ValueError as error:
+            if "divisible by num_generations" not in str(error):
+                raise
+            raise ValueError(self._batch_size_message()) from error
+        self._check_choices()
+        self._check_numbers()
+        if self.importance_sampling_level == "sequence" and self.memory_weight != 0:
+            raise ValueError(
+                "importance_sampling_level='sequence' gives all tokens of a trajectory one ratio, so the gradient sees "
+                "only the sum of their advantages and the memory's credit is spread over the whole trajectory. Set "
+                "importance_sampling_level='token', or memory_weight=0"
+            )
+        if self.max_tool_calling_iterations is not None:
+            raise ValueError(
+                f"max_tool_calling_iterations={self.max_tool_calling_iterations} is TRL's tool loop's, which is "
+                "replaced here. Set max_turns, which counts the answer's turn too"
+            )
+
+    def _batch_size_message(self) -> str:
+        batch, group = self.generation_batch_size, self.num_generations
+        smaller, larger = batch // group * group, (batch // group + 1) * group
+        sizes = f"{smaller} or {larger}" if smaller else str(larger)
+        return (
+            f"a generation batch must hold whole groups: got {batch} trajectories (per_device_train_batch_size="
+            f"{self.per_device_train_batch_size} x {self.world_size} processes x steps_per_generation="
+            f"{self.steps_per_generation}) and num_generations={group}. Set generation_batch_size={sizes}, or "
+            f"num_generations to a divisor of {batch}"
+        )
+
+    def _check_choices(self) -> None:
+        for name, choices in {
+            "context": CONTEXTS,
+            "memory_threshold_mode": THRESHOLD_MODES,
+            "memory_baseline": BASELINES,
+            "memory_pool": POOLS,
+            "memory_scoring": SCORINGS,
+        }.items():
+            if getattr(self, name) not in choices:
+                raise ValueError(f"{name}={getattr(self, name)!r} is unknown. Set one of {', '.join(choices)}")
+
+    def _check_numbers(self) -> None:
+        if self.max_completion_length is None:
+            raise ValueError("max_completion_length=None lets an episode grow for ever. Set it to a number of tokens")
+        for name in (
+            "context_turns",
+            "max_turns",
+            "max_turn_length",
+            "max_tool_length",
+            "tool_concurrency",
+            "memory_scoring_tokens",
+        ):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name}={getattr(self, name)} leaves nothing to do. Set it to 1 or more")
+        if self.tool_timeout is not None and self.tool_timeout <= 0:
+            raise ValueError(
+                f"tool_timeout={self.tool_timeout} lets no tool answer. Set it to more, or None for no limit"
+            )
+        if self.memory_threshold is not None and not 0 <= self.memory_threshold < 1:
+            raise ValueError(
+                f"memory_threshold={self.memory_threshold} is no probability that a token can exceed. Set it in "
+                "[0, 1), or None to keep every token"
+            )
+        self.max_turn_length = min(self.max_turn_length, self.max_completion_length)
+        if self.memory_std_floor < 0:
+            raise ValueError(f"memory_std_floor={self.memory_std_floor} is no std. Set it to 0 or more")
+        if self.answer_template.count("{a}") != 1:
+            raise ValueError(f"answer_template must hold {{a}} exactly once: got {self.answer_template!r}")
