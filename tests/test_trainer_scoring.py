@@ -61,7 +61,8 @@ def test_old_logps_and_advantages_are_those_of_separate(tmp_path, tokenizer, que
     if "beta" in options:
         assert (shared["old_per_token_logps"] - shared["ref_per_token_logps"])[mask].abs().max() > 0.1
     for name in ("old_per_token_logps", "advantages", *(["ref_per_token_logps"] if "beta" in options else [])):
-        torch.testing.assert_close(shared[name][mask], separate[name][mask], atol=2e-5, rtol=1e-4)
+        # Sums in float32 are taken in another order, and the tiny model's weights are large; processors differ in it.
+        torch.testing.assert_close(shared[name][mask], separate[name][mask], atol=5e-4, rtol=5e-4)
 
 
 def test_one_pass_for_both(tmp_path, model, tokenizer, questions):
