@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from ablation_labels import START, Labels
-from ablation_run import TEST_SPLIT, Job
+from ablation_run import Job
 from ablation_scores import Cells, Run, example_of
 from ablation_tables import table
 from ablation_world import HABITS, memory_habits
@@ -94,7 +94,7 @@ def habits_section(cells: Cells, labels: Labels, assets: Path) -> str:
 
 def _faultless(k: int) -> dict[str, float]:
     """The habits of the expert that forgets nothing and misreads nothing, on the questions of the tests."""
-    rows = world_rows(Job("", 0).questions, k, TEST_SPLIT)
+    rows = world_rows(Job("", 0).questions, k, Job("", 0).test_split)
     found = [habits for row in rows if (habits := memory_habits(row, Trajectory([], messages=CAREFUL.trace(row))))]
     return {habit: fmean(habits[habit] for habits in found) for habit in HABITS}
 

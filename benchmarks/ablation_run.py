@@ -39,10 +39,10 @@ from mempo_trl.tasks.world.world import WorldEnvironment, world_rows
 
 ROOT = Path(__file__).resolve().parents[1]
 WORLD = ROOT / "examples" / "configs" / "world.yaml"
-TEST_SPLIT = "ablation test"
 OF_THE_SCRIPT = ("dataset", "objectives")  # options of world.yaml that are not MemPOConfig's
 CURVES = {
     "reward": "reward",
+    "tied": "frac_reward_zero_std",
     "entropy": "entropy",
     "memory_reward": "memory/reward_mean",
     "memory_reward_std": "memory/reward_std",
@@ -67,6 +67,7 @@ class Job:
         objectives: people asked for in a question of the training; of several numbers, each has its share.
         tests: numbers of objectives that are tested.
         contexts: what is in view in the tests.
+        test_split: of `world_rows`, where the questions of the tests come from.
         questions: of a test, for each number of objectives.
         at: steps that are tested. The training ends with the last. The last `LAST` of them count as the result: all
             numbers of objectives are tested there, before it the first one alone.
@@ -82,6 +83,7 @@ class Job:
     objectives: int | tuple[int, ...] = 4
     tests: tuple[int, ...] = (4, 8)
     contexts: tuple[str, ...] = CONTEXTS
+    test_split: str = "ablation test"
     questions: int = 64
     at: tuple[int, ...] = (0, 20, 40, 45, 50)
     test_turns: int = 18
@@ -123,7 +125,7 @@ class Tests(TrainerCallback):
                 limits=TurnLimits(job.test_turns, args.max_tool_length),
                 sampling=Sampling(args.temperature, 1.0, job.test_turn_length),
             )
-            rows = world_rows(job.questions, k, TEST_SPLIT)
+            rows = world_rows(job.questions, k, job.test_split)
             played = list(zip(rows, agent.run_many(rows, job.questions, seed=0), strict=True))
             means = Evaluation.of([score_trajectory(*pair) for pair in played]).rounded()
             habits = [h for pair in played if (h := memory_habits(*pair))]

@@ -38,7 +38,7 @@ class Cell:
         name: of the cell.
         options: of `MemPOConfig`, over those of world.yaml.
         job: fields of `Job` that are not the default.
-        seeds: how many; they are 0, 1, ...
+        seeds: how many; they are `first`, `first` + 1, ...
     """
 
     part: str
@@ -46,9 +46,11 @@ class Cell:
     options: dict[str, Any] = field(default_factory=dict)
     job: dict[str, Any] = field(default_factory=dict)
     seeds: int = 3
+    first: int = 0
 
     def jobs(self) -> list[Job]:
-        return [Job(self.name, seed, self.options, **self.job) for seed in range(self.seeds)]
+        seeds = range(self.first, self.first + self.seeds)
+        return [Job(self.name, seed, self.options, **self.job) for seed in seeds]
 
 
 GRPO, FULL, MEMORY = {"memory_weight": 0.0}, {"context": "full"}, {"context": "memory"}
@@ -57,6 +59,22 @@ SIX = {"max_turns": 14, "max_turn_length": 44, "max_completion_length": 672}
 TEST_OF_TEN = {"tests": (4, 6, 8, 10), "test_turns": 22, "test_turn_length": 72}
 FEW = TEST_OF_TEN | {"objectives": (2, 3, 4), "questions": 32, "contexts": ("memory",)}
 AT_FOUR = {"tests": (4,)}
+
+
+def credit(k: int, group: int) -> tuple[Cell, ...]:
+    """A setting of benchmarks/plans/credit.md: both arms, and the start that says how many groups are tied."""
+    limits = {"max_turns": 2 * k + 2, "max_turn_length": 6 * k + 8, "max_completion_length": 112 * k}
+    options = MEMORY | limits | {"num_generations": group}
+    test = {"objectives": k, "tests": (k,), "contexts": ("memory",), "test_turns": 22, "test_turn_length": 72}
+    job = test | {"test_split": "credit test", "questions": 128, "at": (0, 30, 60, 90, 95, 100)}
+    name = f"credit-k{k}-g{group}"
+    return (
+        Cell("credit", f"{name}-start", options | {"learning_rate": 0.0}, job | {"at": (0, 20)}, seeds=1, first=100),
+        Cell("credit", f"{name}-grpo", options | GRPO, job, seeds=8, first=100),
+        Cell("credit", f"{name}-mempo", options, job, seeds=8, first=100),
+    )
+
+
 GRID = (
     # Nothing is learned at this rate: it tests the start.
     Cell("start", "start", {"learning_rate": 0.0}, TEST_OF_TEN | {"at": (0, 1)}, seeds=1),
@@ -84,21 +102,15 @@ GRID = (
     Cell("noise", "noise-10-grpo", FULL | GRPO, AT_FOUR | {"noise": 0.1}),
     Cell("horizon", "few-mempo", MEMORY, FEW),
     Cell("horizon", "few-grpo", MEMORY | GRPO, FEW),
+    *(cell for k, group in ((4, 8), (6, 8), (8, 8), (10, 8), (6, 4), (6, 16)) for cell in credit(k, group)),
 )
 PARTS = tuple(dict.fromkeys(cell.part for cell in GRID))
 
 
 def jobs(parts: Sequence[str]) -> list[Job]:
     """The jobs of some parts of the grid, one seed of a part after the other: what is cut off has whole seeds."""
-    cells = [[cell for cell in GRID if cell.part == part] for part in PARTS if part in parts]
-    return [
-        job
-        for group in cells
-        for seed in range(max(cell.seeds for cell in group))
-        for cell in group
-        for job in cell.jobs()
-        if job.seed == seed
-    ]
+    groups = [[job for cell in GRID if cell.part == part for job in cell.jobs()] for part in PARTS if part in parts]
+    return [job for group in groups for job in sorted(group, key=lambda job: job.seed)]
 
 
 def run(jobs: Sequence[Job], folder: Path, processes: int = 2) -> int:

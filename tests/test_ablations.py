@@ -62,6 +62,24 @@ def test_every_job_has_a_file_of_its_own_and_comes_seed_by_seed():
     assert [job.seed for job in ablations.jobs(["headline"])] == [seed for seed in range(5) for _ in range(4)]
 
 
+def test_the_credit_grid_is_the_one_that_was_planned():
+    jobs = ablations.jobs(["credit"])
+    plan = (ROOT / "benchmarks" / "plans" / "credit.md").read_text("utf-8")
+    settings = re.findall(r"^\| `k(\d+)-g(\d+)` \| (\d+) \| (\d+) \| (\d+) \|$", plan, re.MULTILINE)
+    assert len(settings) == 6
+    for k, group, objectives, num_generations, asked in settings:
+        arms = [job for job in jobs if job.cell.startswith(f"credit-k{k}-g{group}-") and not job.cell.endswith("start")]
+        assert [job.seed for job in arms] == [seed for seed in range(100, 108) for _ in range(2)]
+        assert {(job.objectives, job.tests) for job in arms} == {(int(objectives), (int(objectives),))}
+        assert {job.options["num_generations"] for job in arms} == {int(num_generations)}
+        assert int(num_generations) * int(asked) == 32
+        grpo, mempo = arms[:2]
+        assert grpo.options == mempo.options | {"memory_weight": 0.0}
+    first = [job.cell for job in jobs if job.seed == 100]
+    assert [job.cell for job in jobs[: len(first)]] == first
+    assert [job.seed for job in jobs] == sorted(job.seed for job in jobs)
+
+
 def test_a_job_survives_the_command_line():
     job = Job("cell", 1, {"memory_threshold": None}, 0.1)
     again = Job(**json.loads(json.dumps(asdict(job))))
