@@ -9,39 +9,24 @@ import pytest
 
 SOURCE = Path(__file__).resolve().parents[1] / "src" / "mempo_trl"
 MODULES = sorted(SOURCE.rglob("*.py"))
-# A room and the rooms that it may import, beside itself. docs/architecture.md is the map.
+# A room and the rooms that it imports, beside itself.
 ROOMS = {
-    "types": set(),
     "text": set(),
-    "memory": {"types"},
-    "rollout": {"types", "text", "memory", "inference"},
-    "traces": {"types", "memory", "rollout", "inference", "text"},
-    "inference": {"types", "text", "rollout", "tasks", "memory"},
-    "tasks": {"types", "text", "memory", "rollout"},
-    "evaluation": {"types", "memory", "rollout", "inference", "tasks", "traces", "training"},
-    "sft": {"types", "memory", "rollout", "inference", "tasks", "traces", "cli"},
-    "integrations": {"types", "training"},
-    "training": {"types", "memory", "rollout", "traces", "integrations"},
-    "report": {"types", "memory", "traces"},
-    "cli": {
-        "types",
-        "memory",
-        "rollout",
-        "traces",
-        "inference",
-        "tasks",
-        "evaluation",
-        "sft",
-        "training",
-        "report",
-        "smollm2",
-    },
-    "smollm2": {"sft", "tasks", "cli"},
+    "memory": set(),
+    "rollout": {"inference", "memory", "text"},
+    "inference": {"memory", "rollout", "tasks"},
+    "traces": {"inference", "memory", "rollout"},
+    "tasks": {"memory", "rollout", "text"},
+    "evaluation": {"inference", "memory", "rollout", "tasks", "traces", "training"},
+    "sft": {"cli", "inference", "memory", "rollout", "tasks", "traces"},
+    "integrations": {"training"},
+    "training": {"integrations", "memory", "rollout", "traces"},
+    "report": {"memory", "traces"},
+    "cli": {"evaluation", "inference", "report", "rollout", "sft", "tasks", "traces", "training"},
+    "smollm2": {"cli", "sft", "tasks"},
 }
 # Where trl may be imported at the top of a file: what extends it, and what renders as it does.
 TRL_ALLOWED = {"config.py", "trainer.py", "loop.py", "callbacks.py", "checks.py", "chat_format.py"}
-# Rooms that must run where torch and TRL are missing or slow to import.
-LIGHT = {"types", "text", "tasks", "traces"}
 
 
 def imports(path: Path, top_level: bool = False) -> set[str]:
@@ -64,13 +49,18 @@ def room(module: str) -> str:
 
 
 @pytest.mark.parametrize("name", ROOMS)
-def test_a_room_imports_only_what_it_may(name):
+def test_a_room_imports_what_the_table_says(name):
     paths = [path for path in MODULES if path.relative_to(SOURCE).with_suffix("").parts[0] == name]
     found = {room(module) for path in paths for module in imports(path) if module.startswith("mempo_trl.")}
-    assert found - {name} <= ROOMS[name]
+    assert found - {name} == ROOMS[name]
 
 
-def test_every_room_is_on_the_map():
+def test_the_method_knows_no_trl():
+    names = set().union(*(imports(path) for path in MODULES if path.is_relative_to(SOURCE / "memory")))
+    assert not [name for name in names if name.split(".")[0] == "trl"]
+
+
+def test_every_room_is_in_the_table():
     assert {path.relative_to(SOURCE).with_suffix("").parts[0] for path in MODULES} - {"__init__"} <= set(ROOMS)
 
 
@@ -92,9 +82,8 @@ def test_every_public_name_is_documented(path):
 
 
 def test_a_task_knows_no_torch_and_no_trl():
-    paths = [
-        path for path in MODULES if path.is_relative_to(SOURCE / "tasks") and path.stem not in ("model", "cold_start")
-    ]
+    model = ("model", "cold_start")  # the world's, which needs them
+    paths = [path for path in MODULES if path.is_relative_to(SOURCE / "tasks") and path.stem not in model]
     names = set().union(*(imports(path) for path in paths))
     assert not [name for name in names if name.split(".")[0] in ("torch", "trl", "transformers")]
 

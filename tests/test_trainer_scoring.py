@@ -61,8 +61,9 @@ def test_old_logps_and_advantages_are_those_of_separate(tmp_path, tokenizer, que
     if "beta" in options:
         assert (shared["old_per_token_logps"] - shared["ref_per_token_logps"])[mask].abs().max() > 0.1
     for name in ("old_per_token_logps", "advantages", *(["ref_per_token_logps"] if "beta" in options else [])):
-        # Sums in float32 are taken in another order, and the tiny model's weights are large; processors differ in it.
-        torch.testing.assert_close(shared[name][mask], separate[name][mask], atol=5e-4, rtol=5e-4)
+        # Both engines sum in float32, each in its own order. Dividing by a pool's std magnifies that in the advantages.
+        atol, rtol = (1e-4, 5e-4) if name == "advantages" else (2e-5, 1e-4)
+        torch.testing.assert_close(shared[name][mask], separate[name][mask], atol=atol, rtol=rtol)
 
 
 def test_one_pass_for_both(tmp_path, model, tokenizer, questions):

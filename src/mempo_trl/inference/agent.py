@@ -23,7 +23,7 @@ NextSeed = Callable[[], int | None]
 
 
 class MemoryAgent:
-    """Answers questions in several turns, with tools, under the visible context of `context.py`.
+    """Answers questions in several turns, with tools, under the visible context of `rollout.context`.
 
     A model in this process and a vLLM server are run on token ids, by the turn loop of training: each turn is generated
     from exactly the ids that training conditions it on. A chat endpoint is run on messages, by the same rule.

@@ -35,7 +35,7 @@ class Trajectory:
         environment: what the tools belong to; None for plain functions.
         messages: turns and tool results. A turn's `content` is its whole text, with its tags.
         turn_tokens: by the model's own tokenizer, one entry for each turn.
-        stop_reason: as in `rollout.Episode`, or "error": the endpoint failed.
+        stop_reason: as in `rollout.loop.Episode`, or "error": the endpoint failed.
         error: what an endpoint said that ended the trajectory.
         tool_calls: how many calls were made.
         tool_failures: how many of them failed.

@@ -1,4 +1,4 @@
-"""The turn loop for chat endpoints: `rollout.TurnLoop` on messages in place of token ids."""
+"""The turn loop for chat endpoints: `rollout.loop.TurnLoop` on messages in place of token ids."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -19,7 +19,7 @@ Complete = Callable[[list[Message], list[dict[str, Any]]], ChatReply]
 
 
 class ChatLoop:
-    """Plays questions against a chat endpoint, turn by turn, under the visible context of `context.py`.
+    """Plays questions against a chat endpoint, turn by turn, under the visible context of `rollout.context`.
 
     Args:
         complete: what writes the turns. An error that it raises leaves the trajectory as it is.

@@ -127,7 +127,7 @@ class TurnLoop:
         tokenizer: reads the turns.
         generate: one turn for each row of ids; an empty one ends its episode.
         eos_token_ids: the ids that end a turn. A turn that ends otherwise was cut, and ends its episode.
-        context: "full" or "memory", see `context.visible_context`.
+        context: "full" or "memory", see `rollout.context`.
         context_turns: past turns that the "memory" context keeps.
         limits: budgets.
         suffix_ids: renders tool messages; default: as the tokenizer's chat template does.

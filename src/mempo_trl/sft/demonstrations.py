@@ -25,7 +25,7 @@ def expert_trajectories(
     """Conversations that are known to be right: of the embedded world's expert, or along gold searches.
 
     Args:
-        rows: of the embedded world (with `people`), or with a `decomposition` (see `search.data`).
+        rows: of the embedded world (with `people`), or with a `decomposition` (see `tasks.search.data`).
         environment_factory: where gold searches are made.
 
     Yields:

@@ -20,7 +20,7 @@ def trajectory_trace(
     rewards: Mapping[str, float] | None = None,
     tokenizer: "PreTrainedTokenizerBase | None" = None,
 ) -> Trace:
-    """The trace of one trajectory, without what only training knows (see `report.traces`).
+    """The trace of one trajectory, without what only training knows (see `traces.file`).
 
     Args:
         trajectory: what was done.

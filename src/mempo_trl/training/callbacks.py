@@ -16,7 +16,7 @@ class TraceCallback(TrainerCallback):
 
     Args:
         trainer: where the episodes are from; the main process writes its own.
-        path: a JSONL file, see `report.traces`.
+        path: a JSONL file, see `traces.file`.
         every: write every so many steps; 0 for never.
         episodes: at most so many of a batch; None for all.
     """

@@ -51,7 +51,7 @@ class RolloutRecord:
     advantages: Tensor
 
     def traces(self, tokenizer: PreTrainedTokenizerBase, step: int, args: MemPOConfig) -> list[Trace]:
-        """The episodes as lines of a trace file (see `report.traces`)."""
+        """The episodes as lines of a trace file (see `traces.file`)."""
         return [self._trace(row, tokenizer, step, args) for row in range(len(self.rows))]
 
     def _trace(self, row: int, tokenizer: PreTrainedTokenizerBase, step: int, args: MemPOConfig) -> Trace:

@@ -51,8 +51,8 @@ class MemPOTrainer(ResumableTrainer, HubTrainer, GRPOTrainer):
 
     What changes from [`~trl.GRPOTrainer`]:
 
-    - `_tool_call_loop` plays the episode with `rollout.TurnLoop`: budgets for turn and episode, concurrent tools, equal
-      work on all ranks, and the context that `args.context` asks for;
+    - `_tool_call_loop` plays the episode with `rollout.loop.TurnLoop`: budgets for turn and episode, concurrent tools,
+      equal work on all ranks, and the context that `args.context` asks for;
     - `_calculate_rewards` also judges the memories; `_generate_and_score_completions` turns the advantages from (B,)
       into (B, C), with the memory's on its tokens;
     - `_get_per_token_logps_and_entropies` gives a token's log-prob under what was visible when it was sampled, in

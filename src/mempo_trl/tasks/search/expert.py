@@ -18,7 +18,7 @@ def gold_conversation(row: Row, environment: SearchEnvironment) -> list[dict[str
     The searches are really made: their results are what the environment gives.
 
     Args:
-        row: with `answers`, and `decomposition` as in `search.data`: a list of {"query", "finding"}.
+        row: with `answers`, and `decomposition` as in `tasks.search.data`: a list of {"query", "finding"}.
         environment: to search in.
 
     Returns:
