@@ -24,7 +24,7 @@ from mempo_trl.tasks.search import SearchEnvironment, build_prompt
 from mempo_trl.tasks.world.model import build_tokenizer
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("**/*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("**/*.md"))]
 MODEL = "Qwen/Qwen2.5-0.5B-Instruct"
 
 _BLOCK = re.compile(

@@ -3,7 +3,6 @@
 import json
 import random
 import re
-import sys
 from dataclasses import asdict, fields
 from pathlib import Path
 from statistics import fmean
@@ -12,14 +11,6 @@ from types import SimpleNamespace
 import pytest
 import torch
 import yaml
-
-from docs_pages import ROOT
-from mempo_trl import MemPOConfig, MemPOTrainer
-from mempo_trl.inference.trajectory import Trajectory
-from mempo_trl.memory.spans import MemorySpan
-from mempo_trl.tasks.world.world import city_of
-
-sys.path.insert(0, str(ROOT / "benchmarks"))
 
 import ablation_report
 import ablation_run
@@ -30,6 +21,11 @@ from ablation_scores import Cells, difference, final
 from ablation_tables import scores_table, sentence, shown
 from ablation_trainer import SHORT, ChoosyTrainer
 from ablation_world import NoisyRetriever, examples, memory_habits
+from docs_pages import ROOT
+from mempo_trl import MemPOConfig, MemPOTrainer
+from mempo_trl.inference.trajectory import Trajectory
+from mempo_trl.memory.spans import MemorySpan
+from mempo_trl.tasks.world.world import city_of
 
 
 def result(cell, seed, values, context="memory", k=4):

@@ -22,7 +22,6 @@ from mempo_trl.cli.training import TrainArguments
 from mempo_trl.evaluation.evaluation import Evaluation
 from mempo_trl.evaluation.summary import Score
 
-sys.path.insert(0, str(ROOT / "scripts"))
 LANGUAGES = {"", "text", "html", "python", "pycon", "bash", "yaml", "json", "jsonl"}
 EXECUTED = {"setup", "python", "pycon"}
 per_page = pytest.mark.parametrize("page", PAGES, ids=lambda path: str(path.relative_to(ROOT)))

@@ -8,11 +8,11 @@ import pytest
 import torch
 from trl.chat_template_utils import is_chat_template_prefix_preserving, parse_response, qwen2_5_chat_template
 
+import build_cold_start as cold_start
+from build_cold_start import Phase, Recipe, TraceEncoder
 from mempo_trl.memory import encode_answer, find_memory_spans
 from mempo_trl.rollout.loop import Episode, TurnLoop, tool_suffix_ids
-from mempo_trl.tasks.world import cold_start
 from mempo_trl.tasks.world import model as tiny
-from mempo_trl.tasks.world.cold_start import Phase, Recipe, TraceEncoder
 from mempo_trl.tasks.world.world import (
     CAREFUL,
     CITIES,

@@ -92,9 +92,10 @@ def build_model(tokenizer: PreTrainedTokenizerFast, seed: int = 0) -> Qwen2ForCa
 
 
 def load_start() -> tuple[Qwen2ForCausalLM, PreTrainedTokenizerFast]:
-    """The tiny model after its cold start, which `mempo_trl.tasks.world.cold_start` has made, and its tokenizer.
+    """The packaged model, which `scripts/build_cold_start.py` built, and its tokenizer.
 
-    It searches, keeps a careless memory, and answers questions of 1 to 10 objectives, in both contexts, often wrongly.
+    The model searches, keeps a careless memory, and answers questions of 1 to 10 objectives in both contexts, often
+    wrongly.
     """
     tokenizer = build_tokenizer()
     model = build_model(tokenizer)

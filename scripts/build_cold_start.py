@@ -1,12 +1,12 @@
-"""The cold start of the embedded world: a tiny model learns from an expert's traces until it can search.
+"""Builds the model that the package ships: a tiny model learns from an expert's traces until it can search.
 
-    python -m mempo_trl.tasks.world.cold_start cold_start.safetensors
+    python scripts/build_cold_start.py cold_start.safetensors
 
-makes the model that the package ships, again, in some 20 minutes on one CPU core.
+builds it again in about 20 minutes on one CPU core.
 
-It learns the expert's turns in both contexts (method.md, section 6), careless memories included. It also learns to
-answer straight after a memory and after a history, as the memory reward asks it to (section 3): a model that has never
-seen these contexts gives a P that means nothing.
+The model learns the expert's turns in both contexts (method.md, section 6), including the careless memories. It also
+learns to answer straight after a memory and straight after a history, because the memory reward scores the answer there
+(section 3): the probabilities of a model that has never seen these contexts would mean nothing.
 """
 
 import argparse
@@ -26,12 +26,12 @@ from torch.nn.utils.rnn import pad_sequence
 from torch.optim.lr_scheduler import LambdaLR
 from transformers import PreTrainedTokenizerFast, Qwen2ForCausalLM
 
-from ...memory.answers import encode_answer
-from ...rollout.loop import tool_suffix_ids
-from ..search.prompts import build_prompt
-from ..search.rows import Row
-from . import model as tiny
-from .world import QUESTION, Expert, WorldEnvironment, numbered, world_rows
+from mempo_trl.memory.answers import encode_answer
+from mempo_trl.rollout.loop import tool_suffix_ids
+from mempo_trl.tasks.search.prompts import build_prompt
+from mempo_trl.tasks.search.rows import Row
+from mempo_trl.tasks.world import model as tiny
+from mempo_trl.tasks.world.world import QUESTION, Expert, WorldEnvironment, numbered, world_rows
 
 IGNORED = -100
 WARMUP_STEPS = 20
