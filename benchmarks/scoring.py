@@ -36,7 +36,7 @@ from mempo_trl.memory import score_answers
 from mempo_trl.memory.scoring.packing import Trajectories
 from mempo_trl.memory.scoring.separate import AnswerContext
 from mempo_trl.memory.scoring.shared import CompletionLogps, score_answers_shared
-from mempo_trl.training.trainer import _fused_log_probs
+from mempo_trl.training.packed import fused_log_probs
 
 # hidden size, layers, heads, key-value heads, intermediate size, vocabulary
 SHAPES = {
@@ -114,7 +114,7 @@ def measure(
         "old": lambda: old_log_probs(model, batch),
         "separate": lambda: score_answers(model, *batch, **options),
         "shared": lambda: score_answers_shared(model, *batch, **options),
-        "both": lambda: score_answers_shared(model, *batch, **options, completions=CompletionLogps(_fused_log_probs)),
+        "both": lambda: score_answers_shared(model, *batch, **options, completions=CompletionLogps(fused_log_probs)),
     }
     seconds: dict[str, list[float]] = {name: [] for name in engines}
     results = {}

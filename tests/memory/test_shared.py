@@ -6,7 +6,7 @@ from peft import LoraConfig, get_peft_model
 
 from conftest import build_model
 from mempo_trl.memory import score_answers
-from mempo_trl.memory.scoring.packing import IGNORED, PackedRow, Trajectories
+from mempo_trl.memory.scoring.packing import PackedRow, Trajectories
 from mempo_trl.memory.scoring.separate import AnswerContext
 from mempo_trl.memory.scoring.shared import CompletionLogps, head_log_probs, score_answers_shared
 
@@ -116,9 +116,9 @@ def test_forwards_each_token_once():
     model = build_model(VOCAB)
     sizes = forwarded(model)
     score_answers_shared(model, PROMPTS, COMPLETIONS, ANSWERS, CONTEXTS, pad_token_id=0)
-    # The prompt; per trajectory 9 tokens of history, memory + answer, and the last token of the history + answer. The
-    # last answer token is only predicted.
-    assert sizes == [4 + 2 * (9 + (4 + 2) + (1 + 2))]
+    # The prompt; per trajectory 10 tokens of history, memory + answer, and the answer behind the history. The last
+    # answer token is only predicted.
+    assert sizes == [4 + 2 * (10 + (4 + 2) + 2)]
 
 
 def test_the_completions_cost_their_tokens_and_nothing_else():
@@ -126,7 +126,7 @@ def test_the_completions_cost_their_tokens_and_nothing_else():
     sizes = forwarded(model)
     completions = CompletionLogps(head_log_probs)
     score_answers_shared(model, PROMPTS, COMPLETIONS, ANSWERS, CONTEXTS, pad_token_id=0, completions=completions)
-    assert sizes == [4 + (20 + 15) + 2 * ((4 + 2) + (1 + 2))]
+    assert sizes == [4 + (19 + 14) + 2 * ((4 + 2) + 2)]  # as is the last token of a completion
 
 
 def test_only_answer_positions_reach_the_head():
@@ -169,22 +169,23 @@ def test_lists_must_be_parallel():
 
 
 def test_a_packed_row():
-    """The prompt, what the history needs of the trajectory, and the two branches; '>' marks a token with a label.
+    """The prompt, what the history needs of the trajectory, and the two branches; '>' marks a token read for a label.
 
-    place     0 1 2 3   4 .. 12   13  14 15   16 .. 18  19  20 21
-    token     prompt    10 .. 18  19> 50> 51> 20 .. 22  23> 50> 51>
-    position  0 1 2 3   4 .. 12   13  14 15    4 .. 6    7   8  9
+    place     0 1 2 3   4 .. 12  13    14  15    16 .. 18  19  20  21
+    token     prompt    10 .. 18 19>   50> 51>   20 .. 22  23> 50> 51>
+    position  0 1 2 3   4 .. 12  13    14  15     4 .. 6    7   8   9
     """
     [row] = Trajectories(PROMPTS[:1], COMPLETIONS[:1], ANSWERS[:1], CONTEXTS[:2]).pack(100)
     assert isinstance(row, PackedRow)
-    assert row.ids == [1, 2, 3, 4, *range(10, 19), 19, 50, 51, *range(20, 24), 50, 51]
-    assert row.positions == [0, 1, 2, 3, *range(4, 13), 13, 14, 15, *range(4, 8), 8, 9]
-    assert row.labels == [IGNORED] * 13 + [50, 51, 52] + [IGNORED] * 3 + [50, 51, 52]
-    prompt, trajectory = range(4), range(4, 13)
+    assert row.ids == [1, 2, 3, 4, *range(10, 20), 50, 51, *range(20, 24), 50, 51]
+    assert row.positions == [0, 1, 2, 3, *range(4, 14), 14, 15, *range(4, 8), 8, 9]
+    assert row.places == [13, 14, 15, 19, 20, 21]
+    assert row.labels == [50, 51, 52, 50, 51, 52]
+    prompt, trajectory = range(4), range(4, 14)
     assert [tuple(segment) for segment in row.segments] == [
         ((), prompt),
         ((prompt,), trajectory),
-        ((prompt, trajectory), range(13, 16)),
+        ((prompt, trajectory), range(14, 16)),
         ((prompt,), range(16, 22)),
     ]
-    assert row.answers == {1: range(13, 16), 0: range(19, 22)}
+    assert row.answers == {1: range(3), 0: range(3, 6)}

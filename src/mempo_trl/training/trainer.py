@@ -34,12 +34,8 @@ from .checks import (
 )
 from .config import MemPOConfig
 from .metrics import episode_metrics, masked_fraction, memory_metrics
+from .packed import fused_log_probs
 from .record import RolloutRecord, plain_messages
-
-
-def _fused_log_probs(model: Any, inputs: dict[str, Any], labels: Tensor) -> Tensor:
-    """Log-probs by the head that TRL adds to the model: no logits of the whole row."""
-    return model(**inputs, shift_labels=labels, fused_lm_head=True).log_probs
 
 
 class MemPOTrainer(ResumableTrainer, HubTrainer, GRPOTrainer):
@@ -379,7 +375,7 @@ class MemPOTrainer(ResumableTrainer, HubTrainer, GRPOTrainer):
     ) -> tuple[Tensor, Tensor | None, Tensor | None]:
         if self._old_logps_due:
             self._old_logps_due = False
-            completions = CompletionLogps(_fused_log_probs)
+            completions = CompletionLogps(fused_log_probs)
             self._judged_early = self._judge_memories(completions)
             if completions.rows:
                 return completions.padded(logits_to_keep), None, None

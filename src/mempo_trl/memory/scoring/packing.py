@@ -2,11 +2,10 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import NamedTuple
 
 from .separate import AnswerContext
-
-IGNORED = -100  # the label of a token whose successor is not scored, as in transformers
 
 Places = tuple[range, ...]  # of a sequence's tokens in a row, in order
 
@@ -29,40 +28,55 @@ def _first(places: Places, length: int) -> Places:
 
 @dataclass
 class PackedRow:
-    """The tokens of one forward. Lists of length S; `segments` cover the row in order.
+    """The tokens of one forward, and the tokens whose log-probs it is made for.
+
+    A scored token need not be in the row: its log-prob is read at the token before it. So one place can have several
+    labels, such as the end of a prompt that several trajectories continue.
 
     Attributes:
-        ids: token ids.
-        positions: the place of each token in its own sequence.
-        labels: the token to be scored after each one, or `IGNORED`.
-        segments: which tokens see which.
-        answers: for a context, the places whose labels are its answer.
-        completions: for a trajectory, the places whose labels are its completion.
+        ids: token ids. Length S.
+        positions: the place of each token in its own sequence. Length S.
+        segments: which tokens see which; they cover the row in order.
+        places: for each scored token, the place of the token before it. Length K.
+        labels: the scored tokens. Length K.
+        answers: for a context, which of the scored tokens are its answer.
+        completions: for a trajectory, which of the scored tokens are its completion.
     """
 
     ids: list[int] = field(default_factory=list)
     positions: list[int] = field(default_factory=list)
-    labels: list[int] = field(default_factory=list)
     segments: list[Segment] = field(default_factory=list)
+    places: list[int] = field(default_factory=list)
+    labels: list[int] = field(default_factory=list)
     answers: dict[int, range] = field(default_factory=dict)
     completions: dict[int, range] = field(default_factory=dict)
 
-    def add(self, parent: Places, shared: int, ids: list[int], scored: int = 0) -> Places:
-        """Adds `ids` behind the first `shared` tokens of `parent`; the last `scored` of them become labels.
-
-        The last token of all is only a label, if it is one.
-
-        Returns:
-            The places of the sequence that they end.
-        """
-        labels = [IGNORED] * (len(ids) - 1 - scored) + ids[len(ids) - scored :] if scored else [IGNORED] * len(ids)
-        own = range(len(self.ids), len(self.ids) + len(labels))
+    def add(self, parent: Places, shared: int, ids: list[int]) -> Places:
+        """Adds `ids` behind the first `shared` tokens of `parent`, and returns the places of that sequence."""
         context = _first(parent, shared)
-        self.ids += ids[: len(labels)]
-        self.positions += range(shared, shared + len(labels))
-        self.labels += labels
+        if not ids:
+            return context
+        own = range(len(self.ids), len(self.ids) + len(ids))
+        self.ids += ids
+        self.positions += range(shared, shared + len(ids))
         self.segments.append(Segment(context, own))
         return (*context, own)
+
+    def score(self, sequence: Places, start: int, labels: list[int]) -> range:
+        """Scores `labels` as the tokens of a sequence from `start` on; returns which of the scored tokens they are."""
+        before = list(chain(*sequence))[start - 1 : start - 1 + len(labels)]
+        if len(before) != len(labels):
+            raise ValueError(f"{len(labels)} tokens are to be scored, but the row holds {len(before)} of those before")
+        self.places += before
+        self.labels += labels
+        return range(len(self.labels) - len(labels), len(self.labels))
+
+
+def dummy_row(pad_token_id: int) -> PackedRow:
+    """A row whose one scored token nobody asks for, so that all ranks make as many forwards."""
+    row = PackedRow()
+    row.score(row.add((), 0, [pad_token_id]), 1, [pad_token_id])
+    return row
 
 
 class Piece(NamedTuple):
@@ -71,20 +85,17 @@ class Piece(NamedTuple):
     context: int | None
     shared: int  # tokens of the trajectory, prompt included, that it continues
     ids: list[int]
-    scored: int = 0
+    start: int  # place in its own sequence of the first scored token
+    scored: list[int]
 
 
 def _length(pieces: Sequence[Piece]) -> int:
-    return sum(len(piece.ids) - (piece.scored > 0) for piece in pieces)
+    return sum(len(piece.ids) for piece in pieces)
 
 
 @dataclass
 class Trajectories:
-    """What is to be scored: answers after contexts, and with `completions` the completions themselves.
-
-    A label stands at the token before it, and each token has one label. So a piece with labels starts with the last
-    token of what it continues.
-    """
+    """What is to be scored: answers after contexts, and with `completions` the completions themselves."""
 
     prompt_ids: Sequence[list[int]]
     completion_ids: Sequence[list[int]]
@@ -94,18 +105,19 @@ class Trajectories:
 
     def _branch(self, index: int) -> Piece:
         row, start, end = self.contexts[index]
-        sequence = self.prompt_ids[row] + self.completion_ids[row][start:end]
-        shared = min(len(self.prompt_ids[row]) + (0 if start else end), len(sequence) - 1)
-        return Piece(index, shared, sequence[shared:] + self.answer_ids[row], len(self.answer_ids[row]))
+        prompt, answer = len(self.prompt_ids[row]), self.answer_ids[row]
+        own = self.completion_ids[row][start:end] if start else []
+        return Piece(index, prompt if start else prompt + end, own + answer[:-1], prompt + end - start, answer)
 
     def _pieces(self, row: int, indices: Sequence[int], completion_too: bool) -> list[Piece]:
         """The trajectory as far as it is needed, then its contexts, without the prompt."""
-        prompt, completion = self.prompt_ids[row], self.completion_ids[row]
+        prompt, completion = len(self.prompt_ids[row]), self.completion_ids[row]
         branches = [self._branch(index) for index in indices]
+        reach = max((piece.shared - prompt for piece in branches), default=0)
         if completion_too:
-            return [Piece(None, len(prompt) - 1, prompt[-1:] + completion, len(completion)), *branches]
-        reach = max((piece.shared for piece in branches), default=0) - len(prompt)
-        return [Piece(None, len(prompt), completion[:reach]), *branches] if reach > 0 else branches
+            reach = max(reach, len(completion) - 1)
+            return [Piece(None, prompt, completion[:reach], prompt, completion), *branches]
+        return [Piece(None, prompt, completion[:reach], prompt, []), *branches] if reach else branches
 
     def _parts(self, row: int, indices: list[int], completion_too: bool, max_tokens: int) -> Iterator[list[Piece]]:
         """A trajectory's pieces, its contexts halved until each part fits; one context is always allowed."""
@@ -147,8 +159,8 @@ class Trajectories:
 def _add(packed: PackedRow, prompt: Places, row: int, pieces: Sequence[Piece]) -> None:
     trajectory = prompt
     for piece in pieces:
-        places = packed.add(trajectory, piece.shared, piece.ids, piece.scored)
-        scored = places[-1][len(places[-1]) - piece.scored :]
+        places = packed.add(trajectory, piece.shared, piece.ids)
+        scored = packed.score(places, piece.start, piece.scored)
         if piece.context is not None:
             packed.answers[piece.context] = scored
             continue

@@ -10,15 +10,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, pad, scaled_dot_product_attention
 
-from .packing import IGNORED, PackedRow, Segment, Trajectories
+from .packing import PackedRow, Segment, Trajectories, dummy_row
 from .separate import AnswerContext, empty_scores, evaluation_mode
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 ATTENTION = "mempo_shared_prefixes"
-# Log-probs (1, S) of `labels` (1, S), from a model and its arguments.
-LogProbs = Callable[["PreTrainedModel", dict[str, Any], Tensor], Tensor]
+# Log-probs (K,) of labels (K,) at places (K,) of a row, from a model, its arguments, the places and the labels.
+LogProbs = Callable[["PreTrainedModel", dict[str, Any], Tensor, Tensor], Tensor]
 HEAD_ROWS = 1024  # positions whose logits are held in float32 at once
 
 
@@ -74,7 +74,7 @@ def segment_attention(
 
 
 @contextmanager
-def _segment_attention_in(model: "PreTrainedModel") -> Iterator[None]:
+def segment_attention_in(model: "PreTrainedModel") -> Iterator[None]:
     """Switches the model's attention to `segment_attention`, which needs no mask."""
     from transformers import AttentionInterface
 
@@ -88,21 +88,19 @@ def _segment_attention_in(model: "PreTrainedModel") -> Iterator[None]:
         config._attn_implementation = before
 
 
-def head_log_probs(model: "PreTrainedModel", inputs: dict[str, Any], labels: Tensor) -> Tensor:
-    """Log-probs of the labels, with only their positions through the LM head. Shape: (1, S) -> (1, S)."""
-    places = (labels[0] != IGNORED).nonzero().squeeze(1)
+def head_log_probs(model: "PreTrainedModel", inputs: dict[str, Any], places: Tensor, labels: Tensor) -> Tensor:
+    """Log-probs of the labels, with only their places through the LM head. Shape: (K,), (K,) -> (K,)."""
     logits = model(**inputs, use_cache=False, logits_to_keep=places).logits[0]  # (K, V)
-    chunks = zip(logits.split(HEAD_ROWS), labels[0, places].split(HEAD_ROWS), strict=True)
-    logps = torch.cat([-cross_entropy(rows.float(), targets, reduction="none") for rows, targets in chunks])
-    return torch.zeros(labels.shape, device=logps.device).index_put((torch.zeros_like(places), places), logps)
+    chunks = zip(logits.split(HEAD_ROWS), labels.split(HEAD_ROWS), strict=True)
+    return torch.cat([-cross_entropy(rows.float(), targets, reduction="none") for rows, targets in chunks])
 
 
-def _row_log_probs(model: "PreTrainedModel", row: PackedRow, log_probs: LogProbs) -> Tensor:
-    """Shape: (S,)."""
-    device = next(model.parameters()).device
-    ids, positions, labels = (torch.tensor([values], device=device) for values in (row.ids, row.positions, row.labels))
+def row_inputs(row: PackedRow, device: torch.device) -> tuple[dict[str, Any], Tensor, Tensor]:
+    """A model's arguments for the row, and the places and labels of its scored tokens. Shapes: (1, S), (K,), (K,)."""
+    ids, positions = (torch.tensor([values], device=device) for values in (row.ids, row.positions))
     segments = [SegmentAttention(segment, device) for segment in row.segments]
-    return log_probs(model, {"input_ids": ids, "position_ids": positions, "segments": segments}, labels)[0]
+    places, labels = (torch.tensor(values, dtype=torch.long, device=device) for values in (row.places, row.labels))
+    return {"input_ids": ids, "position_ids": positions, "segments": segments}, places, labels
 
 
 @dataclass
@@ -147,15 +145,13 @@ def score_answers_shared(
     rows = list(work.pack(max_tokens))
     log_probs = head_log_probs if completions is None else completions.log_probs
     scores = empty_scores(model, prompt_ids, completion_ids, answer_ids, contexts)
-    with evaluation_mode(model), _segment_attention_in(model):
+    with evaluation_mode(model), segment_attention_in(model):
         for row in rows:
-            logps = _row_log_probs(model, row, log_probs)
-            for index, places in row.answers.items():
-                scores[index, : len(places)] = logps[places.start : places.stop]
+            logps = log_probs(model, *row_inputs(row, scores.device))  # (K,)
+            for index, scored in row.answers.items():
+                scores[index, : len(scored)] = logps[scored.start : scored.stop]
             if completions is not None:
-                completions.rows.update((r, logps[p.start : p.stop]) for r, p in row.completions.items())
-        dummy = PackedRow()
-        dummy.add((), 0, [pad_token_id] * 2, scored=1)
+                completions.rows.update((r, logps[s.start : s.stop]) for r, s in row.completions.items())
         for _ in range(equalize(len(rows)) - len(rows)):
-            _row_log_probs(model, dummy, log_probs)
+            log_probs(model, *row_inputs(dummy_row(pad_token_id), scores.device))
     return scores
