@@ -59,7 +59,7 @@ def _dots(cells: Cells, labels: Labels, objectives: Sequence[int]) -> Figure:
     """A dot for each seed and a bar at the mean, by tested context; one panel for each number of objectives."""
     figure, panels = _figure(len(objectives))
     for axis, k in zip(panels, objectives, strict=True):
-        metric, title = ("em", "Exact match") if k == objectives[0] else ("f1", "F1")
+        metric, title = ("all_correct", "Exact match") if k == objectives[0] else ("f1", "F1")
         for context, shift in zip(CONTEXTS, (-0.15, 0.15), strict=True):
             for place, name in enumerate(labels):
                 values = list(cells.scores(name, context, k, metric).values())
@@ -75,8 +75,8 @@ def _dots(cells: Cells, labels: Labels, objectives: Sequence[int]) -> Figure:
 
 
 TESTS = (
-    ("full", "em", "EM in full"),
-    ("memory", "em", "EM in memory"),
+    ("full", "all_correct", "EM in full"),
+    ("memory", "all_correct", "EM in memory"),
     ("memory", "memory_fidelity", "Fidelity"),
 )
 
@@ -128,7 +128,9 @@ def _sparse(cells: Cells) -> Figure:
     """Means over seeds by step, trained and tested on more objectives, in memory context."""
     (k,) = cells.objectives(SPARSE)
     figure, panels = _figure(2)
-    for axis, (metric, title) in zip(panels, (("em", "Exact match"), ("memory_fidelity", "Fidelity")), strict=True):
+    for axis, (metric, title) in zip(
+        panels, (("all_correct", "Exact match"), ("memory_fidelity", "Fidelity")), strict=True
+    ):
         for name, arm in (("six-grpo", "grpo-memory"), ("six-mempo", "mempo-memory")):
             _mean_by_step(axis, arm, [curve(run, "memory", k, metric) for run in cells[name]])
         axis.set_title(f"{title} on {k} objectives, in memory")
@@ -140,7 +142,7 @@ def _sparse(cells: Cells) -> Figure:
 def _horizon(cells: Cells) -> Figure:
     """Means over seeds by objectives, in memory context."""
     figure, panels = _figure(2)
-    for axis, (metric, title) in zip(panels, (("em", "Exact match"), ("f1", "F1")), strict=True):
+    for axis, (metric, title) in zip(panels, (("all_correct", "Exact match"), ("f1", "F1")), strict=True):
         for name, arm in (("few-grpo", "grpo-memory"), ("few-mempo", "mempo-memory")):
             tested = cells.objectives([name])
             means = [fmean(cells.scores(name, "memory", k, metric).values()) for k in tested]

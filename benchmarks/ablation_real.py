@@ -1,29 +1,29 @@
 """The part of docs/results.md on a real model: the records of `real_model.py`."""
 
-import json
 import math
 from pathlib import Path
 from typing import Any
 
 from matplotlib.figure import Figure
 
+from ablation_scores import read_result
 from ablation_tables import table
 
 ARMS = {"mempo": "MemPO", "grpo": "GRPO"}
 MEANS = {
-    "em": ("EM", ".2f"),
+    "all_correct": ("EM", ".2f"),
     "f1": ("F1", ".2f"),
     "memory_fidelity": ("fidelity", ".2f"),
     "total_tokens": ("tokens", ".0f"),
     "peak_tokens": ("peak tokens", ".0f"),
 }
-TITLES = {"reward": "Reward", "p_mem": "P(answer | memory)", "p_full": "P(answer | history)"}
+TITLES = {"reward": "Reward", "p_mem": "P(answer | memory)", "p_baseline": "P(answer | history)"}
 
 
 def read(results: Path) -> dict[str, dict[str, Any]]:
     """The records by arm, in the folder `real` of the results."""
     paths = {arm: results / "real" / f"{arm}.json" for arm in ARMS}
-    return {arm: json.loads(path.read_text("utf-8")) for arm, path in paths.items() if path.exists()}
+    return {arm: read_result(path) for arm, path in paths.items() if path.exists()}
 
 
 def real_section(records: dict[str, dict[str, Any]], assets: Path) -> str:

@@ -27,7 +27,7 @@ from ablation_scores import LAST
 from ablation_trainer import ChoosyTrainer
 from ablation_world import NoisyEnvironment, examples, lost, memory_habits
 from mempo_trl import MemPOConfig, MemPOTrainer
-from mempo_trl.evaluation.evaluation import Evaluation, score_trajectory
+from mempo_trl.evaluation.scores import mean_scores, score_episode
 from mempo_trl.inference.agent import MemoryAgent
 from mempo_trl.inference.endpoints import Sampling
 from mempo_trl.rollout.context import CONTEXTS
@@ -47,7 +47,7 @@ CURVES = {
     "memory_reward": "memory/reward_mean",
     "memory_reward_std": "memory/reward_std",
     "p_mem": "memory/p_mem_mean",
-    "p_full": "memory/p_full_mean",
+    "p_baseline": "memory/p_full_mean",
     "memory_length": "memory/length_mean",
     "memory_closed": "memory/closed_fraction",
     "pools_under_floor": "memory/pools_under_floor",
@@ -127,10 +127,11 @@ class Tests(TrainerCallback):
             )
             rows = world_rows(job.questions, k, job.test_split)
             played = list(zip(rows, agent.run_many(rows, job.questions, seed=0), strict=True))
-            means = Evaluation.of([score_trajectory(*pair) for pair in played]).rounded()
+            means = mean_scores([score_episode(*pair) for pair in played])
             habits = [h for pair in played if (h := memory_habits(*pair))]
-            means |= {name: round(fmean(h[name] for h in habits), 4) for name in (habits[0] if habits else ())}
-            self.scores.append({"step": step, "objectives": k, "context": context, **means})
+            means |= {name: fmean(h[name] for h in habits) for name in (habits[0] if habits else ())}
+            rounded = {name: round(value, 4) for name, value in means.items()}
+            self.scores.append({"step": step, "objectives": k, "context": context, **rounded})
         model.train()
 
 

@@ -16,6 +16,14 @@ from mempo_trl.evaluation.summary import CONFIDENCE, RESAMPLES, Estimate
 Run = dict[str, Any]  # what `ablation_run.play` returns
 LAST = 3  # tests that a final score is the mean of
 SAME = "no clear difference"
+RENAMED = {"em": "all_correct", "p_full": "p_baseline"}  # names in result files: as they were, as they are
+
+
+def read_result(path: Path) -> dict[str, Any]:
+    """A result file, with the names of today."""
+    return json.loads(
+        path.read_text("utf-8"), object_hook=lambda fields: {RENAMED.get(k, k): v for k, v in fields.items()}
+    )
 
 
 class Cells(Mapping[str, list[Run]]):
@@ -29,7 +37,7 @@ class Cells(Mapping[str, list[Run]]):
     @classmethod
     def read(cls, folder: Path) -> "Cells":
         """The runs in a folder. Raises `ValueError` where there are none."""
-        runs = [json.loads(path.read_text("utf-8")) for path in folder.glob("*.json")]
+        runs = [read_result(path) for path in folder.glob("*.json")]
         if not runs:
             raise ValueError(f"there are no runs in {folder}. Run python benchmarks/ablations.py first")
         return cls(runs)
@@ -50,7 +58,7 @@ class Cells(Mapping[str, list[Run]]):
         runs = [run for name in names for run in self[name]]
         return sorted(set.intersection(*({test["objectives"] for test in run["tests"]} for run in runs)))
 
-    def scores(self, cell: str, context: str, objectives: int, metric: str = "em") -> dict[int, float]:
+    def scores(self, cell: str, context: str, objectives: int, metric: str = "all_correct") -> dict[int, float]:
         """The final score of each seed that has one: habits of memories need a memory."""
         scores = {run["job"]["seed"]: final(run, context, objectives, metric) for run in self[cell]}
         return {seed: score for seed, score in scores.items() if not math.isnan(score)}
@@ -72,7 +80,7 @@ class Difference(NamedTuple):
         return "higher" if self.change["mean"] > 0 else "lower"
 
 
-def curve(run: Run, context: str, objectives: int, metric: str = "em") -> list[tuple[int, float]]:
+def curve(run: Run, context: str, objectives: int, metric: str = "all_correct") -> list[tuple[int, float]]:
     """A test's values by step."""
     return [
         (test["step"], test[metric])
@@ -81,7 +89,7 @@ def curve(run: Run, context: str, objectives: int, metric: str = "em") -> list[t
     ]
 
 
-def final(run: Run, context: str, objectives: int, metric: str = "em") -> float:
+def final(run: Run, context: str, objectives: int, metric: str = "all_correct") -> float:
     """The mean of the last tests; NaN where none has the metric."""
     values = [value for _, value in curve(run, context, objectives, metric)[-LAST:]]
     return fmean(values) if values else float("nan")
@@ -95,7 +103,9 @@ def estimate(values: Iterable[float]) -> Estimate:
     return {"mean": float(array.mean()), "low": float(low), "high": float(high)}
 
 
-def difference(cells: Cells, cell: str, other: str, context: str, objectives: int, metric: str = "em") -> Difference:
+def difference(
+    cells: Cells, cell: str, other: str, context: str, objectives: int, metric: str = "all_correct"
+) -> Difference:
     """`cell` - `other`, seed by seed, with Student's t interval: runs of one seed share the start and the questions."""
     first, second = (cells.scores(name, context, objectives, metric) for name in (cell, other))
     shared = sorted(first.keys() & second.keys())

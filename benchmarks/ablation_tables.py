@@ -33,7 +33,10 @@ def shown(value: Estimate, sign: str = "") -> str:
 def measured(cells: Cells, names: Iterable[str], contexts: Sequence[str]) -> list[tuple[str, str, str, int]]:
     """What tables show: heading, metric, context, objectives. F1 is there where EM leaves little to compare."""
     few, *many = cells.objectives(names)
-    metrics = [("EM", "em", few), *((name, key, k) for k in many for name, key in (("EM", "em"), ("F1", "f1")))]
+    metrics = [
+        ("EM", "all_correct", few),
+        *((name, key, k) for k in many for name, key in (("EM", "all_correct"), ("F1", "f1"))),
+    ]
     scores = [(f"{name}, `{context}`, {k}", key, context, k) for name, key, k in metrics for context in contexts]
     return [*scores, ("fidelity", "memory_fidelity", "memory", few)]
 
@@ -66,7 +69,7 @@ def differences_table(cells: Cells, rows: Sequence[Pair]) -> str:
 def change(cells: Cells, cell: str, other: str, context: str, k: int) -> tuple[str, Difference]:
     """What changes from `other` to `cell`: in exact match at the fewest objectives, in F1 at more."""
     few = cells.objectives([cell, other])[0]
-    name, key = ("EM", "em") if k == few else ("F1", "f1")
+    name, key = ("EM", "all_correct") if k == few else ("F1", "f1")
     return name, difference(cells, cell, other, context, k, key)
 
 

@@ -31,7 +31,12 @@ from mempo_trl.tasks.world.world import city_of
 def result(cell, seed, values, context="memory", k=4):
     """A run whose tests have `values` in one context at k objectives, and half of them elsewhere."""
     tests = [
-        {"step": step, "objectives": objectives, "context": c, **dict.fromkeys(("em", "f1", "memory_fidelity"), score)}
+        {
+            "step": step,
+            "objectives": objectives,
+            "context": c,
+            **dict.fromkeys(("all_correct", "f1", "memory_fidelity"), score),
+        }
         for step, value in enumerate(values)
         for objectives in (4, 8)
         for c in ("full", "memory")
@@ -237,6 +242,14 @@ def test_a_step_without_a_value_keeps_its_place():
     assert ablation_run.curves_of(history, {"r": "reward"}) == {"r": [0.5, None, 0.25]}
 
 
+def test_names_of_old_results_are_those_of_today(tmp_path):
+    old = {"job": {"cell": "a", "seed": 0}, "curves": {"p_full": [0.5]}, "tests": [{"em": 0.25, "exact_match": 0.75}]}
+    (tmp_path / "a-0.json").write_text(json.dumps(old))
+    ((run,),) = Cells.read(tmp_path).values()
+    assert run["tests"] == [{"all_correct": 0.25, "exact_match": 0.75}]
+    assert run["curves"] == {"p_baseline": [0.5]}
+
+
 def test_no_runs_no_page(tmp_path):
     with pytest.raises(ValueError, match=r"there are no runs in .* Run python benchmarks/ablations\.py"):
         Cells.read(tmp_path)
@@ -253,7 +266,7 @@ def test_the_page_is_what_the_runs_give():
 def whole_grid(folder):
     """A result for each job, and the records of a real model."""
     for job in ablations.jobs(ablations.PARTS):
-        scores = ("em", "f1", "memory_fidelity", "copies", "guesses", "grows")
+        scores = ("all_correct", "f1", "memory_fidelity", "copies", "guesses", "grows")
         tests = [
             {
                 "step": step,
@@ -269,7 +282,7 @@ def whole_grid(folder):
         config = {"max_steps": 50, "context": job.options.get("context", "memory")}
         run = {"job": asdict(job), "config": config, "commit": "0123456789-dirty", "curves": curves, "tests": tests}
         job.path(folder).write_text(json.dumps(run | {"example": {}}))
-    means = {"em": 0.0, "f1": 0.1, "memory_fidelity": 0.2, "total_tokens": 812.4, "peak_tokens": 300.0}
+    means = {"all_correct": 0.0, "f1": 0.1, "memory_fidelity": 0.2, "total_tokens": 812.4, "peak_tokens": 300.0}
     record = {
         "seconds": 61,
         "cold_start": {"steps": 3, "questions": 4},
@@ -303,7 +316,7 @@ def test_the_readme_quotes_the_results():
     cells = Cells.read(ablations.RESULTS)
     arms = ("grpo-full", "mempo-full", "grpo-memory", "mempo-memory")
 
-    def mean(cell, k=4, metric="em"):
+    def mean(cell, k=4, metric="all_correct"):
         return fmean(cells.scores(cell, "memory", k, metric).values())
 
     f1 = [mean(cell, 8, "f1") for cell in arms]

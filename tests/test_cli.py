@@ -184,8 +184,10 @@ def test_eval_scores_every_combination(evaluated, capsys):
     full, memory = scores[1], scores[3]
     # Three of the four capitals are right.
     assert [s["exact_match"]["mean"] for s in scores] == [0.75] * 4
-    assert [s["em"]["mean"] for s in scores] == [0.75, 0.5, 0.75, 0.5]
+    assert [s["all_correct"]["mean"] for s in scores] == [0.75, 0.5, 0.75, 0.5]
     assert [s["exact_match_sum"]["mean"] for s in scores] == [0.75, 1.5, 0.75, 1.5]
+    # A memory holds what the search found: the last answer is never in it, and one of three of the others is wrong.
+    assert [s["memory_fidelity"]["mean"] for s in scores] == [0.75] * 4
     assert full["well_formed"]["mean"] == 1.0
     assert full["stop_reasons"] == {"done": 4}
     # Three turns, with 2, 4 and 6 messages to read in full context; 2, 4 and 4 in memory context.
@@ -208,8 +210,9 @@ def test_the_table_fits_a_terminal(evaluated):
     Console(width=80, file=shown).print(score_table(scores))
     shown = shown.getvalue()
     assert "…" not in shown  # nothing was cut
-    assert shown.count("0.250-1.000") == 4
-    assert details(scores[3]) == "memory, k = 2: em 0.500; done 4"
+    assert shown.count("0.250-1.000") == 6
+    said = "all correct 0.500, well formed 1.000, reward 0.500, turns 3.000"
+    assert details(scores[3]) == f"memory, k = 2: {said}; done 4"
 
 
 def test_an_evaluation_with_other_settings_needs_another_folder(evaluated, capsys):
@@ -373,6 +376,22 @@ def test_sft_without_a_row_says_why(tmp_path, model_folder, capsys):
     argv = ["sft", "--traces", str(traces), "--model_name_or_path", model_folder, "--output_dir", str(tmp_path)]
     assert main([*argv, "--max_length", "10", "--report_to", "none", "--use_cpu"]) == 1
     assert "raise max_length" in capsys.readouterr().err
+
+
+def test_sft_takes_right_and_well_formed_episodes_of_an_evaluation(evaluated, tokenizer):
+    """Of 24 episodes 18 are right; one of these is made ill-formed, as evaluations before this one recorded it."""
+    from mempo_trl.cli.training import SFTArguments
+    from mempo_trl.sft.fine_tune import trace_dataset
+
+    path = evaluated / "episodes.jsonl"
+    traces = [json.loads(line) for line in path.read_text().splitlines()]
+    right = [trace for trace in traces if trace["rewards"]["all_correct"]]
+    assert [trace["reward"] for trace in traces] == [trace["rewards"]["all_correct"] for trace in traces]
+    rows = len(trace_dataset(SFTArguments(str(path)), tokenizer, None))
+    assert rows == sum(len(trace["turns"]) for trace in right)
+    right[0]["rewards"]["well_formed"] = 0.0
+    path.write_text("".join(json.dumps(trace) + "\n" for trace in traces))
+    assert len(trace_dataset(SFTArguments(str(path)), tokenizer, None)) == rows - len(right[0]["turns"])
 
 
 @pytest.mark.parametrize("command", ["sft", "train"])

@@ -1,12 +1,13 @@
 import pytest
 
-from mempo_trl.evaluation.summary import METRICS, bootstrap, compare, summarize
+from mempo_trl.evaluation.scores import ANSWER_METRICS, METRICS
+from mempo_trl.evaluation.summary import bootstrap, compare, summarize
 
-TURN = {"memory": None, "memory_text": None, "p_mem": None, "tool_results": []}
+TURN = {"text": "", "memory": None, "memory_text": None, "p_mem": None, "tool_results": []}
 
 
 def episode(question, exact, context="memory", stop_reason="done", peak=50, turns=(), seed=0, sample=0, k=2):
-    rewards = {"exact_match": exact, "f1": exact, "exact_match_sum": k * exact, "f1_sum": k * exact, "well_formed": 1.0}
+    rewards = dict.fromkeys(ANSWER_METRICS, exact) | {"exact_match_sum": k * exact, "f1_sum": k * exact}
     return {
         "question_id": question,
         "seed": seed,
@@ -14,6 +15,7 @@ def episode(question, exact, context="memory", stop_reason="done", peak=50, turn
         "context": context,
         "answers": ["a"] * k,
         "stop_reason": stop_reason,
+        "reward": float(exact == 1.0),
         "rewards": rewards,
         "total_tokens": 2 * peak,
         "peak_tokens": peak,
@@ -28,7 +30,7 @@ def test_samples_are_averaged_within_their_question():
     assert (score["questions"], score["episodes"]) == (2, 4)
     assert score["exact_match"] == {"mean": 0.5, "low": 0.0, "high": 1.0}
     assert score["exact_match_sum"]["mean"] == 1.0
-    assert summarize([episode("a", 0.5)])[0]["em"]["mean"] == 0.0  # one of two objectives is not enough
+    assert summarize([episode("a", 0.5)])[0]["all_correct"]["mean"] == 0.0  # one of two objectives is not enough
     assert score["by_question"]["0/a"]["exact_match"] == 1.0
 
 

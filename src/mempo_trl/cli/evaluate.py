@@ -9,6 +9,7 @@ from .options import add_command, add_model_options, make_agent, numbers, open_m
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from ..evaluation.scores import Scores
     from ..evaluation.summary import Difference, Estimate, Score
 
 
@@ -18,7 +19,7 @@ def add_commands(commands: Any) -> None:
         commands,
         "eval",
         run_eval,
-        "score a policy: exact match, F1, tokens, turns, with intervals",
+        "score a policy: exact match, F1, what its memory kept, tokens, with intervals",
         "  mempo eval --model outputs/policy --objectives 2,4,6 --context full,memory -o eval/policy\n"
         "  mempo eval --model http://localhost:8000 --tokenizer Qwen/Qwen2.5-7B --questions test.jsonl \\\n"
         "      --corpus wiki-index --samples 4 -o eval/7b\n"
@@ -107,8 +108,7 @@ class Watch:
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
         self.errors, self.last_error = 0, ""
-        self._sums = {"exact_match": 0.0, "f1": 0.0}
-        self._episodes = 0
+        self._scores: list[Scores] = []
         columns = (BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), TextColumn("{task.description}"))
         self._progress = Progress(*columns)
         self._bar = self._progress.add_task("", total=total, completed=total - left)
@@ -122,14 +122,18 @@ class Watch:
 
     def __call__(self, trace: Any) -> None:
         """Counts one episode."""
+        from ..evaluation.scores import mean_scores, trace_scores
+
         if trace["stop_reason"] == "error":
             self.errors, self.last_error = self.errors + 1, trace["error"]
         else:
-            self._episodes += 1
-            for name in self._sums:
-                self._sums[name] += trace["rewards"][name]
-        means = [f"{name} {value / max(self._episodes, 1):.3f}" for name, value in self._sums.items()]
-        self._progress.update(self._bar, advance=1, description=" ".join(means))
+            self._scores.append(trace_scores(trace))
+        means = mean_scores(self._scores) if self._scores else {}
+        said = [f"{name} {means[name]:.3f}" for name in ("exact_match", "f1", "reward") if name in means]
+        self._progress.update(self._bar, advance=1, description=" ".join(said))
+
+
+COLUMNS = ("exact_match", "f1", "memory_fidelity", "total_tokens", "peak_tokens")
 
 
 def score_table(scores: Iterable["Score"]) -> "Table":
@@ -137,7 +141,8 @@ def score_table(scores: Iterable["Score"]) -> "Table":
     from rich.box import SIMPLE
     from rich.table import Table
 
-    names = ("exact_match", "f1", "total_tokens", "peak_tokens", "turns")
+    scores = list(scores)
+    names = [name for name in COLUMNS if all(name in score for score in scores)]
     table = Table(
         box=SIMPLE,
         padding=(0, 0, 0, 1),
@@ -159,9 +164,13 @@ def number(value: float, sign: str = "") -> str:
 
 
 def details(score: "Score") -> str:
-    """How many had every answer, how episodes ended, and what their memories were, in one line."""
+    """What the table has no room for, how episodes ended, and what their memories were, in one line."""
     reasons = ", ".join(f"{reason} {count}" for reason, count in score["stop_reasons"].items())
-    line = f"{score['context']}, k = {score['objectives']}: em {number(score['em']['mean'])}; {reasons}"
+    means: list[tuple[str, Estimate]] = [
+        (name, score[name]) for name in ("all_correct", "well_formed", "reward", "turns") if name in score
+    ]
+    said = ", ".join(f"{name.replace('_', ' ')} {number(estimate['mean'])}" for name, estimate in means)
+    line = f"{score['context']}, k = {score['objectives']}: {said}; {reasons}"
     if score["memory_tokens"] is not None:
         line += f"; a memory has {score['memory_tokens']:.0f} tokens"
     probabilities = [p for p in score["answer_probability"] if p is not None]

@@ -1,7 +1,6 @@
 """Evaluating the policy while it is trained."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,8 +12,10 @@ from ..inference.agent import MemoryAgent
 from ..inference.endpoints import Sampling
 from ..rollout.context import CONTEXTS
 from ..rollout.loop import TurnLimits
+from ..tasks.search.rewards import mempo_outcome_reward
 from ..tasks.search.rows import Row
-from .evaluation import Evaluation, evaluate
+from .evaluation import evaluate
+from .scores import RewardFunction, Scores, mean_scores
 
 if TYPE_CHECKING:
     from ..training.trainer import MemPOTrainer
@@ -23,8 +24,8 @@ if TYPE_CHECKING:
 class EvaluationCallback(TrainerCallback):
     """Evaluates the policy in both contexts before training, every so many steps, and after it.
 
-    The means are logged as `eval/{context}/{name}`, with the names of `Evaluation`; `first` and `last` hold those from
-    before and after training. The processes share the questions.
+    The means are logged as `eval/{context}/{name}`, with the names in `scores.METRICS`; `first` and `last` hold those
+    from before and after training, by context. The processes share the questions.
 
     Args:
         trainer: whose policy is evaluated, with its own limits and sampling.
@@ -33,6 +34,7 @@ class EvaluationCallback(TrainerCallback):
         every: steps between two evaluations during training; 0 for none.
         between: questions of an evaluation during training; before and after it all are played.
         traces: a trace file that the episodes from before and after training are appended to.
+        reward_funcs: TRL reward functions, weighted as in training; their sum is the score `reward`.
     """
 
     def __init__(
@@ -43,6 +45,7 @@ class EvaluationCallback(TrainerCallback):
         every: int = 0,
         between: int = 64,
         traces: str | Path | None = None,
+        reward_funcs: Sequence[RewardFunction] = (mempo_outcome_reward,),
     ) -> None:
         if rows and (trainer.is_fsdp_enabled or is_deepspeed_zero3_enabled()):
             raise ValueError(
@@ -55,8 +58,9 @@ class EvaluationCallback(TrainerCallback):
         self.every = every
         self.between = between
         self.traces = traces
-        self.first: dict[str, Evaluation] = {}
-        self.last: dict[str, Evaluation] = {}
+        self.reward_funcs = reward_funcs
+        self.first: dict[str, Scores] = {}
+        self.last: dict[str, Scores] = {}
 
     def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         """Evaluates the policy that training starts from."""
@@ -73,7 +77,7 @@ class EvaluationCallback(TrainerCallback):
         """Evaluates the policy that training ends with."""
         self.last = self._evaluate(self.rows, self.traces)
 
-    def _evaluate(self, rows: Sequence[Row], traces: str | Path | None = None) -> dict[str, Evaluation]:
+    def _evaluate(self, rows: Sequence[Row], traces: str | Path | None = None) -> dict[str, Scores]:
         trainer, results = self.trainer, {}
         if not rows:
             return {}
@@ -82,17 +86,23 @@ class EvaluationCallback(TrainerCallback):
         trainer.model.eval()  # also tells `log` that these are no metrics of a training step
         for context in CONTEXTS:
             path = traces if rank == 0 else None
-            scores = evaluate(self._agent(context), rows[rank::ranks], trainer.processing_class, traces=path)
-            results[context] = Evaluation.of(gather_object(scores))
-        trainer.log({f"eval/{c}/{name}": value for c, e in results.items() for name, value in asdict(e).items()})
+            scores = evaluate(
+                self._agent(context),
+                rows[rank::ranks],
+                traces=path,
+                reward_funcs=self.reward_funcs,
+                reward_weights=trainer.args.reward_weights,
+            )
+            results[context] = mean_scores(gather_object(scores))
+        trainer.log({f"eval/{c}/{name}": value for c, means in results.items() for name, value in means.items()})
         trainer.model.train(training)
         return results
 
     def result(self) -> dict[str, dict[str, dict[str, float]]]:
         """`{"before": {context: means}, "after": {context: means}}`, with 4 digits."""
         return {
-            name: {context: evaluation.rounded() for context, evaluation in results.items()}
-            for name, results in (("before", self.first), ("after", self.last))
+            when: {c: {name: round(value, 4) for name, value in means.items()} for c, means in results.items()}
+            for when, results in (("before", self.first), ("after", self.last))
         }
 
     def _agent(self, context: str) -> MemoryAgent:

@@ -1,112 +1,69 @@
-"""What a policy is worth on questions: exact match, F1, what its memory kept, and the tokens it took."""
+"""Playing questions and scoring what came of it."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
 from pathlib import Path
-from statistics import fmean
-from typing import TYPE_CHECKING
+from typing import Any
 
 from ..inference.agent import MemoryAgent
+from ..inference.local_model import LocalModel
 from ..inference.trajectory import Trajectory
-from ..tasks.search.rewards import exact_match, f1_score, normalize_answer, objective_scores
+from ..tasks.search.rewards import mempo_outcome_reward
 from ..tasks.search.rows import Row
 from ..traces.convert import trajectory_trace
-from ..traces.file import write_traces
+from ..traces.file import Trace, write_traces
+from .probabilities import add_answer_probabilities
+from .scores import RewardFunction, Scores, score_episode
 
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
-
-
-@dataclass(frozen=True)
-class QuestionScore:
-    """What one trajectory is worth.
-
-    Attributes:
-        objectives: questions in the row, k.
-        em: 1.0 if every objective is answered exactly, else 0.0. (`exact_match` is a mean over objectives.)
-        f1: mean over the objectives.
-        memory_fidelity: share of the gold answers that the last closed memory holds; 0 without one.
-        total_tokens: that the model read or wrote, summed over the turns.
-        peak_tokens: the longest that context and turn together were.
-    """
-
-    objectives: int
-    em: float
-    f1: float
-    memory_fidelity: float
-    total_tokens: int
-    peak_tokens: int
-
-
-@dataclass(frozen=True)
-class Evaluation:
-    """Means over all questions, those without an answer included. Units as in `QuestionScore`."""
-
-    em: float
-    f1: float
-    memory_fidelity: float
-    total_tokens: float
-    peak_tokens: float
-
-    @classmethod
-    def of(cls, scores: Sequence[QuestionScore]) -> "Evaluation":
-        """The means of `scores`; a `ValueError` without any."""
-        if not scores:
-            raise ValueError("there is nothing to average: no question was played")
-        return cls(**{name: fmean(getattr(score, name) for score in scores) for name in cls.__dataclass_fields__})
-
-    def rounded(self) -> dict[str, float]:
-        """The means with 4 digits, for a report."""
-        return {name: round(value, 4) for name, value in asdict(self).items()}
+_OF_THE_TRACE = ("total_tokens", "peak_tokens", "turns", "tool_calls", "reward")
 
 
 def evaluate(
     agent: MemoryAgent,
     rows: Sequence[Row],
-    tokenizer: "PreTrainedTokenizerBase | None" = None,
     *,
-    batch_size: int = 64,
-    seed: int | None = 0,
+    concurrency: int = 64,
+    seed: int | Sequence[int] | None = 0,
     traces: str | Path | None = None,
-    on_question: Callable[[QuestionScore], None] = lambda score: None,
-) -> list[QuestionScore]:
+    reward_funcs: Sequence[RewardFunction] = (mempo_outcome_reward,),
+    reward_weights: Sequence[float] | None = None,
+    answer_probabilities: bool = False,
+    on_episode: Callable[[Trace], None] = lambda trace: None,
+) -> list[Scores]:
     """Plays each question once, as the agent samples, and scores what came of it.
 
     Args:
         agent: the policy, its context and its environment.
-        rows: questions with `prompt`, `answers` and what the environment needs.
-        tokenizer: of the policy: gives the trace file its tokens.
-        batch_size: questions that are played at once.
-        seed: of the sampling; None for any.
-        traces: a trace file that the trajectories are appended to, each as soon as it is there.
-        on_question: called after each question.
+        rows: questions with `prompt`, `answers` if there are any, and what the environment needs.
+        concurrency: questions that are played at once.
+        seed: of the sampling, as in `MemoryAgent.run_many`.
+        traces: a trace file that each episode is appended to as soon as it is there.
+        reward_funcs: TRL reward functions, see `score_episode`.
+        reward_weights: one for each function; default: 1.
+        answer_probabilities: for a model in this process, add P(answer | memory) and P(answer | history) of each memory
+            to the trace.
+        on_episode: called with the trace of each episode.
 
     Returns:
-        One score for each question, in order; `Evaluation.of` averages them.
+        The scores of each episode by the names in `METRICS`, in order; `mean_scores` averages them. An episode that
+        ended with an error has none, because the endpoint failed and not the policy.
     """
     scores = []
-    for row, trajectory in zip(rows, agent.run_many(rows, batch_size, seed), strict=True):
-        scores.append(score_trajectory(row, trajectory))
+    for row, episode in zip(rows, agent.run_many(rows, concurrency, seed), strict=True):
+        scored = score_episode(row, episode, reward_funcs, reward_weights)
+        trace = _trace(agent, row, episode, scored)
+        if answer_probabilities and isinstance(agent.model, LocalModel) and row.get("answers"):
+            add_answer_probabilities(trace, agent, episode, row["answers"])
         if traces is not None:
-            rewards = {"em": scores[-1].em}
-            write_traces(traces, [trajectory_trace(trajectory, row, agent.context, rewards, tokenizer)])
-        on_question(scores[-1])
+            write_traces(traces, [trace])
+        on_episode(trace)
+        if episode.stop_reason != "error":
+            scores.append(scored)
     return scores
 
 
-def score_trajectory(row: Row, trajectory: Trajectory) -> QuestionScore:
-    """Scores one trajectory against the answers of its row."""
-    answers, aliases = row["answers"], row.get("aliases")
-    right = objective_scores(trajectory.answer, answers, exact_match, aliases)
-    f1 = objective_scores(trajectory.answer, answers, f1_score, aliases)
-    kept = memory_fidelity(next((m for m in reversed(trajectory.memories) if m is not None), ""), answers, aliases)
-    return QuestionScore(
-        len(answers), float(all(right)), fmean(f1), kept, trajectory.total_tokens, trajectory.peak_tokens
-    )
-
-
-def memory_fidelity(memory: str, answers: Sequence[str], aliases: Sequence[Sequence[str]] | None = None) -> float:
-    """Share of the gold answers, or of one of their aliases, that stand in a memory as whole words."""
-    text = f" {normalize_answer(memory)} "
-    golds = [[answer, *(aliases[i] if aliases else ())] for i, answer in enumerate(answers)]
-    return fmean(float(any(f" {normalize_answer(gold)} " in text for gold in options)) for options in golds)
+def _trace(agent: MemoryAgent, row: Row, episode: Trajectory, scores: Scores) -> Trace:
+    """The trace of one evaluated episode. Its reward is the outcome's, so that `mempo sft` takes what is right."""
+    named = {name: value for name, value in scores.items() if name not in _OF_THE_TRACE}
+    trace: Any = trajectory_trace(episode, row, agent.context, named, agent.tokenizer)
+    trace |= {"reward": scores["reward"], "error": episode.error}
+    return trace | {name: row[name] for name in ("seed", "sample") if name in row}

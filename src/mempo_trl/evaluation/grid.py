@@ -4,25 +4,18 @@ import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from ..inference.agent import MemoryAgent
-from ..inference.local_model import LocalModel
-from ..inference.trajectory import Trajectory
-from ..memory import encode_answer, find_memory_spans, score_answers
-from ..memory.scored import judge_memories
-from ..memory.turns import find_turns
-from ..tasks.search.rewards import exact_match, f1_score, is_well_formed, objective_scores
 from ..tasks.search.rows import Row
 from ..tasks.task import Task
-from ..traces.convert import trajectory_trace
-from ..traces.file import Trace, read_traces, write_traces
+from ..traces.file import Trace, read_traces
+from .evaluation import evaluate
 from .summary import Score, summarize
 
 EPISODES, SETTINGS, SUMMARY = "episodes.jsonl", "settings.json", "summary.json"
-SUMMARY_VERSION = 2
+SUMMARY_VERSION = 3
 
 
 @dataclass(frozen=True)
@@ -137,56 +130,17 @@ def evaluate_grid(
     """
     rows = grid.rows(task)
     for context in grid.contexts:
-        agent = make_agent(context)
         left = folder.remaining(rows, context)
-        seeds = [_sampling_seed(row) for row in left]
-        for row, trajectory in zip(left, agent.run_many(left, concurrency, seeds), strict=True):
-            trace = episode_trace(agent, row, trajectory)
-            write_traces(folder.episodes, [trace])
-            on_episode(trace)
+        evaluate(
+            make_agent(context),
+            left,
+            concurrency=concurrency,
+            seed=[_sampling_seed(row) for row in left],
+            traces=folder.episodes,
+            answer_probabilities=True,
+            on_episode=on_episode,
+        )
     return folder.summarize()
-
-
-def episode_trace(agent: MemoryAgent, row: Row, trajectory: Trajectory) -> Trace:
-    """The trace of one evaluated episode, with the scores that `summarize` takes."""
-    scores = episode_scores(row, trajectory)
-    trace: Any = trajectory_trace(trajectory, row, agent.context, scores, agent.tokenizer)
-    trace |= {"reward": scores["exact_match"], "seed": row["seed"], "sample": row["sample"], "error": trajectory.error}
-    if trajectory.episode is not None and isinstance(agent.model, LocalModel):
-        _add_probabilities(trace, agent, trajectory, row["answers"])
-    return trace
-
-
-def episode_scores(row: Row, trajectory: Trajectory) -> dict[str, float]:
-    """Exact match and F1, their mean and their sum over the objectives, and whether the format is right."""
-    scores = {"well_formed": float(is_well_formed(trajectory.messages))}
-    for name, metric in {"exact_match": exact_match, "f1": f1_score}.items():
-        values = objective_scores(trajectory.answer, row["answers"], metric, row.get("aliases"))
-        scores |= {name: sum(values) / len(values), f"{name}_sum": sum(values)}
-    return scores
-
-
-def _add_probabilities(trace: Trace, agent: MemoryAgent, trajectory: Trajectory, answers: list[str]) -> None:
-    """P(answer | memory) and P(answer | history) of each turn, over all answer tokens (method.md, section 3)."""
-    episode, tokenizer = trajectory.episode, agent.tokenizer
-    assert isinstance(agent.model, LocalModel)
-    assert episode is not None
-    assert tokenizer is not None
-    encoded = encode_answer(tokenizer, answers)
-    score = partial(
-        score_answers,
-        agent.model.model,
-        [episode.prompt_ids],
-        [episode.completion_ids],
-        [encoded.ids],
-        pad_token_id=agent.model.pad_token_id,
-    )
-    spans = find_memory_spans(tokenizer, episode.completion_ids, episode.mask)
-    history = [(0, start) for start, _ in find_turns(episode.mask)]
-    judged = judge_memories([spans], [encoded], [history], len(trace["turns"]), score, threshold=None)
-    for _, turn in judged.judged:
-        trace["turns"][turn]["p_mem"] = judged.p_mem[0, turn].item()
-        trace["turns"][turn]["p_full"] = judged.p_full[0, turn].item()
 
 
 def _key(row: Mapping[str, Any], context: str) -> tuple[str, Any, str, Any]:

@@ -2,11 +2,12 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, TypedDict
+from typing import Any, NamedTuple, NotRequired, TypedDict
 
 import numpy as np
 
 from ..traces.file import Trace
+from .scores import Scores, mean_scores, trace_scores
 
 RESAMPLES = 2_000
 CONFIDENCE = 0.95
@@ -27,17 +28,20 @@ class Score(TypedDict):
     objectives: int
     questions: int
     episodes: int
-    em: Estimate  # share of episodes with every objective right
-    exact_match: Estimate  # mean over objectives
-    f1: Estimate
-    exact_match_sum: Estimate  # sum over objectives, as MEM1 reports it
-    f1_sum: Estimate
-    well_formed: Estimate  # share of episodes in MemPO's format
-    total_tokens: Estimate  # all that was read and written, in the model's tokens
-    peak_tokens: Estimate  # the longest that context and turn together were in an episode; over all episodes
-    mem1_peak_tokens: float | None  # without the prompt; over episodes with an objective right, as in MEM1's code
+    # Means by the names in `scores.METRICS`, which says what each is. Some need gold answers.
+    exact_match: NotRequired[Estimate]
+    all_correct: NotRequired[Estimate]
+    f1: NotRequired[Estimate]
+    memory_fidelity: NotRequired[Estimate]
+    exact_match_sum: NotRequired[Estimate]
+    f1_sum: NotRequired[Estimate]
+    well_formed: Estimate
+    reward: NotRequired[Estimate]
+    total_tokens: Estimate
+    peak_tokens: Estimate
     turns: Estimate
     tool_calls: Estimate
+    mem1_peak_tokens: float | None  # without the prompt; over episodes with an objective right, as in MEM1's code
     memory_tokens: float | None  # of a closed memory, tags included; None where tokens are not known
     memory_characters: float | None
     answer_probability: list[float | None]  # P(answer | memory) by turn, from turn 1; None without a memory
@@ -57,29 +61,13 @@ class Difference(NamedTuple):
     change: Estimate  # second - first
 
 
-_REWARDS = ("exact_match", "f1", "exact_match_sum", "f1_sum", "well_formed")
-METRICS = ("em", *_REWARDS, "total_tokens", "peak_tokens", "turns", "tool_calls")
-
-
-def episode_metrics(trace: Trace) -> dict[str, float]:
-    """The numbers of one episode, by the names in `METRICS`."""
-    return {
-        "em": float(trace["rewards"]["exact_match"] == 1.0),
-        **{name: trace["rewards"][name] for name in _REWARDS},
-        "total_tokens": trace["total_tokens"],
-        "peak_tokens": trace["peak_tokens"],
-        "turns": len(trace["turns"]),
-        "tool_calls": sum(len(turn["tool_results"]) for turn in trace["turns"]),
-    }
-
-
 def summarize(traces: Iterable[Trace]) -> list[Score]:
     """Scores the episodes of an evaluation, one score for each context and number of objectives, in that order.
 
     Episodes that ended with an error are not counted: the endpoint failed, not the policy.
 
     Args:
-        traces: with the rewards exact_match, f1, exact_match_sum, f1_sum and well_formed.
+        traces: of any command; see `trace_scores`.
     """
     groups: dict[tuple[str, int], list[Trace]] = defaultdict(list)
     for trace in traces:
@@ -89,13 +77,11 @@ def summarize(traces: Iterable[Trace]) -> list[Score]:
 
 
 def _score(context: str, objectives: int, traces: list[Trace]) -> Score:
-    samples: dict[str, list[dict[str, float]]] = defaultdict(list)
+    samples: dict[str, list[Scores]] = defaultdict(list)
     for trace in traces:
-        samples[question_key(trace)].append(episode_metrics(trace))
-    by_question = {
-        key: {name: float(np.mean([metrics[name] for metrics in episodes])) for name in METRICS}
-        for key, episodes in samples.items()
-    }
+        samples[question_key(trace)].append(trace_scores(trace))
+    by_question = {key: mean_scores(episodes) for key, episodes in samples.items()}
+    right = [trace for trace in traces if trace_scores(trace).get("exact_match_sum", 0.0) > 0]
     estimates: Any = bootstrap(list(by_question.values()))
     memories = [turn for trace in traces for turn in trace["turns"] if turn["memory_text"] is not None]
     return {  # type: ignore[typeddict-item]
@@ -104,9 +90,7 @@ def _score(context: str, objectives: int, traces: list[Trace]) -> Score:
         "objectives": objectives,
         "questions": len(by_question),
         "episodes": len(traces),
-        "mem1_peak_tokens": _mean(
-            trace["peak_tokens"] - trace["prompt_tokens"] for trace in traces if trace["rewards"]["exact_match_sum"] > 0
-        ),
+        "mem1_peak_tokens": _mean(trace["peak_tokens"] - trace["prompt_tokens"] for trace in right),
         "memory_tokens": _mean(turn["memory"][1] - turn["memory"][0] for turn in memories if turn["memory"]),
         "memory_characters": _mean(len(turn["memory_text"] or "") for turn in memories),
         "answer_probability": _by_turn(traces),
@@ -179,7 +163,8 @@ def compare(first: Sequence[Score], second: Sequence[Score]) -> list[Difference]
 
 def _differences(first: Score, second: Score, shared: Sequence[str]) -> list[Difference]:
     before, after = ([score["by_question"][key] for key in shared] for score in (first, second))
-    changes = bootstrap([{name: b[name] - a[name] for name in METRICS} for a, b in zip(before, after, strict=True)])
+    names = [name for name in before[0] if name in after[0]]
+    changes = bootstrap([{name: b[name] - a[name] for name in names} for a, b in zip(before, after, strict=True)])
     return [
         Difference(
             first["context"],

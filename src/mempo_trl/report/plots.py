@@ -51,7 +51,10 @@ PANELS = (
     Panel("Reward", (Line(("reward",), "reward", BLUE),)),
     Panel(
         "Exact match",
-        (Line(("full em",), "full context", GREY), Line(("memory em",), "memory context", GREEN)),
+        (  # "em" in logs from before its name was all_correct
+            Line(("full all correct", "full em"), "full context", GREY),
+            Line(("memory all correct", "memory em"), "memory context", GREEN),
+        ),
         share=True,
     ),
     Panel("Memory reward", (Line(("memory reward mean", "memory reward"), "memory reward", GREEN),)),
@@ -91,8 +94,8 @@ def plot_training(log: Log, path: str | Path) -> Path:
 
     Args:
         log: a `trainer_state.json` (or a JSON file with its `log_history`), a `log_history`, or named series of
-            (step, value) pairs. Names are those that the trainer logs; their punctuation does not count: `eval/full/em`
-            and `eval full em` are the same.
+            (step, value) pairs. Names are those that the trainer logs; their punctuation does not count: `eval/full/f1`
+            and `eval full f1` are the same.
         path: `.png` or `.svg`.
 
     Raises:
@@ -187,7 +190,7 @@ def _series(log: Log) -> dict[str, Series]:
 
 
 def _canonical(name: str) -> str:
-    """`eval/full/em`, `eval full em` and `eval_full_em` are one metric."""
+    """`eval/full/f1`, `eval full f1` and `eval_full_f1` are one metric."""
     return re.sub(r"[^a-z0-9]+", " ", name.lower()).strip()
 
 

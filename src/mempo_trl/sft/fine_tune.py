@@ -8,7 +8,7 @@ from transformers import AutoTokenizer
 
 from ..cli.training import SFTArguments
 from ..rollout.chat_format import ChatFormat
-from ..traces.file import read_traces
+from ..traces.file import Trace, read_traces
 from .demonstrations import sft_rows
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ def trace_dataset(script: SFTArguments, tokenizer: Any, max_length: int | None) 
         `ValueError`: no row is left.
     """
     chat = ChatFormat(tokenizer)
-    traces = [trace for trace in read_traces(script.traces) if (trace["reward"] or 0.0) >= script.min_reward]
+    traces = [trace for trace in read_traces(script.traces) if _worth(trace) >= script.min_reward]
     rows = [row for trace in traces for row in sft_rows(trace, chat, script.context, script.context_turns)]
     fitting = [row for row in rows if max_length is None or len(row["input_ids"]) <= max_length]
     if len(fitting) < len(rows):
@@ -41,6 +41,11 @@ def trace_dataset(script: SFTArguments, tokenizer: Any, max_length: int | None) 
             f"none of their {len(rows)} rows has at most {max_length} tokens. Lower min_reward, or raise max_length"
         )
     return Dataset.from_list(fitting)
+
+
+def _worth(trace: Trace) -> float:
+    """The reward, or 0 where the scores say that the format is wrong: old evaluations did not count it as a reward."""
+    return (trace["reward"] or 0.0) if trace["rewards"].get("well_formed", 1.0) else 0.0
 
 
 def fine_tune(script: SFTArguments, config: "SFTConfig", model: "ModelConfig") -> None:
