@@ -56,6 +56,8 @@ REASONS = {
     "max_completion_length": "It counts the whole episode here: all turns and all tool results.",
     "beta": "The paper has a KL term and gives no value. Systems near it use 0.001. TRL then keeps a reference model.",
     "loss_type": "The paper's mean: over the tokens of a trajectory first, then over the group.",
+    "use_bias_correction_kl": "The paper's KL term is the plain k3 estimate. TRL multiplies it by the importance "
+    "ratio, which changes its gradient, also where the ratio is 1.",
     "vllm_importance_sampling_mode": "`sequence_mask` can drop a long trajectory as a whole. Token level bounds each "
     "token's ratio.",
 }

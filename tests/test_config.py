@@ -12,6 +12,7 @@ def test_defaults_hold_together():
     config = make()
     assert config.generation_batch_size == config.num_generations == 16
     assert config.importance_sampling_level == "token"
+    assert config.use_bias_correction_kl is False
     assert (config.context, config.context_turns, config.memory_baseline) == ("memory", 1, "history")
     assert config.vllm_importance_sampling_mode == "token_truncate"
     assert (config.memory_threshold, config.memory_threshold_mode, config.memory_weight) == (0.5, "either", 1.0)
@@ -49,6 +50,8 @@ def test_command_line_and_yaml(tmp_path):
         ({"answer_template": "x"}, "exactly once"),
         ({"max_completion_length": None}, "max_completion_length=None"),
         ({"importance_sampling_level": "sequence"}, "Set importance_sampling_level='token', or memory_weight=0"),
+        ({"off_policy_mask_threshold": 0.5}, "Set off_policy_mask_threshold=None, or memory_weight=0"),
+        ({"remove_unused_columns": True}, "removes the column 'answers'"),
         ({"max_tool_calling_iterations": 3}, "Set max_turns"),
         ({"per_device_train_batch_size": 12, "num_generations": 8}, "Set generation_batch_size=8 or 16"),
         ({"per_device_train_batch_size": 3, "num_generations": 8}, "Set generation_batch_size=8,"),
@@ -60,7 +63,8 @@ def test_what_cannot_work_is_refused_with_what_to_set(options, message):
 
 
 def test_sequence_level_is_grpo_s_to_use():
-    assert make(importance_sampling_level="sequence", memory_weight=0.0).memory_weight == 0
+    options = {"importance_sampling_level": "sequence", "off_policy_mask_threshold": 0.5}
+    assert make(memory_weight=0.0, **options).memory_weight == 0
 
 
 def test_a_turn_fits_in_its_episode():

@@ -6,14 +6,19 @@ import os
 import shutil
 import signal
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 from transformers import TrainerState, modeling_utils
+from trl import TrlParser
 
 from conftest import build_model
-from helpers import ScriptedMemPO, make_trainer
+from helpers import ScriptedMemPO, make_config, make_trainer
+from mempo_trl import MemPOConfig
 from mempo_trl.integrations.resume import MANIFEST, find_fault, last_checkpoint
+from mempo_trl.traces import read_traces
+from mempo_trl.training.callbacks import TraceCallback
 
 # Four questions, two in a rollout of two steps: an epoch is four steps, and odd steps are in the middle of a rollout.
 OPTIONS = {
@@ -34,9 +39,10 @@ def parameters(model):
 def run(tmp_path, tokenizer, questions):
     """Trains into a folder. The model of a resumed run starts elsewhere, so that all must come from the checkpoint."""
 
-    def train(folder, resume=None, **options):
-        model = build_model(len(tokenizer), seed=1 if resume else 0)
+    def train(folder, resume=None, seed=None, prepare=lambda trainer: None, **options):
+        model = build_model(len(tokenizer), seed=int(bool(resume)) if seed is None else seed)
         trainer = make_trainer(tmp_path / folder, model, tokenizer, questions, **{**OPTIONS, **options})
+        prepare(trainer)
         trainer.train(resume_from_checkpoint=resume)
         return trainer
 
@@ -143,14 +149,14 @@ UNINTERRUPTED: list[float] = []
 MOMENTS = ["model.safetensors", "optimizer.pt", "rng_state.pth", "rollout_0_of_1.pt", MANIFEST, "trainer_state.json"]
 
 
-def kill_in(moment):
-    """Makes this process kill itself with half a file of the third checkpoint written, or one of the first removed."""
+def kill_in(moment, checkpoint=3):
+    """Makes this process kill itself with half a file of a checkpoint written, or one of the first removed."""
 
     def die_after(write, index):
         def wrapped(*args, **kwargs):
             result = write(*args, **kwargs)
             path = str(args[index])
-            if path.endswith(f"checkpoint-3/{moment}"):
+            if path.endswith(f"checkpoint-{checkpoint}/{moment}"):
                 os.truncate(path, os.path.getsize(path) // 2)
                 os.kill(os.getpid(), signal.SIGKILL)
             return result
@@ -169,18 +175,22 @@ def kill_in(moment):
     shutil.rmtree = remove
 
 
-@pytest.mark.parametrize("moment", [*MOMENTS, "rotation"])
-def test_kill_during_a_save(tmp_path, run, moment):
-    options = {"max_steps": 4, "save_total_limit": 2}
-
+def run_until_killed(run, moment, checkpoint, **options):
     def killed():
-        kill_in(moment)
+        kill_in(moment, checkpoint)
         run("killed", **options)
 
     process = multiprocessing.get_context("fork").Process(target=killed)
     process.start()
     process.join(120)
     assert process.exitcode == -signal.SIGKILL
+
+
+@pytest.mark.parametrize("moment", [*MOMENTS, "rotation"])
+def test_kill_during_a_save(tmp_path, run, moment):
+    options = {"max_steps": 4, "save_total_limit": 2}
+
+    run_until_killed(run, moment, 3, **options)
     folders = sorted((tmp_path / "killed").glob("checkpoint-*"))
     whole = [folder.name for folder in folders if find_fault(folder) is None]
     assert len(whole) == len(folders) - 1  # one was cut short
@@ -188,3 +198,65 @@ def test_kill_during_a_save(tmp_path, run, moment):
         UNINTERRUPTED.extend(losses(run("uninterrupted", **options)))
     assert losses(run("killed", True, **options)) == UNINTERRUPTED
     assert find_fault(tmp_path / "killed" / "checkpoint-4") is None
+
+
+@pytest.mark.parametrize("moment", ["model.safetensors", "trainer_state.json"])
+def test_a_kill_in_the_very_first_save_starts_the_run_anew(tmp_path, run, moment, caplog):
+    options = {"max_steps": 2}
+    run_until_killed(run, moment, 1, **options)
+    assert losses(run("killed", "True", seed=0, **options)) == losses(run("uninterrupted", **options))
+    assert "its first save was interrupted. Starting from step 0" in caplog.text
+
+
+def test_a_model_without_a_training_state_is_never_written_over(tmp_path, run):
+    run("out", max_steps=1, save_only_model=True)
+    with pytest.raises(ValueError, match="has no complete checkpoint"):
+        run("out", True, max_steps=2)
+    assert (tmp_path / "out" / "checkpoint-1" / "model.safetensors").is_file()
+    run("out", False, max_steps=2)  # what the error advises
+
+
+@pytest.mark.parametrize("word", ["True", "true"])
+def test_the_word_that_a_shell_gives_is_the_switch(tmp_path, run, word):
+    run("out", max_steps=1)
+    (args,) = TrlParser((MemPOConfig,)).parse_args_and_config(
+        ["--output_dir", str(tmp_path / "out"), "--use_cpu", "--bf16", "False", "--resume_from_checkpoint", word]
+    )
+    assert args.resume_from_checkpoint is True
+    assert make_config(tmp_path, resume_from_checkpoint="False").resume_from_checkpoint is False
+    assert run("out", word, max_steps=2).state.global_step == 2
+    assert run("out", "False", max_steps=1).state.global_step == 1
+
+
+# Traces of steps that are played again
+
+
+def test_a_resumed_run_leaves_the_traces_that_it_would_have_left(tmp_path, run):
+    def train(folder, resume=None, **options):
+        def add_traces(trainer):
+            trainer.add_callback(TraceCallback(trainer, tmp_path / f"{folder}.jsonl"))
+
+        return run(folder, resume, prepare=add_traces, **options)
+
+    train("whole")
+    train("stopped", max_steps=7)
+    with open(tmp_path / "stopped.jsonl", "a") as file:
+        file.write('{"schema_version": 1, "step": 7, "que')  # a line that the kill cut short
+    for checkpoint in (str(tmp_path / "stopped" / "checkpoint-4"), "True"):
+        train("stopped", checkpoint)
+        whole, stopped = (list(read_traces(tmp_path / f"{name}.jsonl")) for name in ("whole", "stopped"))
+        assert [trace["step"] for trace in whole] == [step for step in (1, 3, 5, 7) for _ in range(8)]
+        assert stopped == whole
+
+
+def test_traces_of_a_run_that_starts_anew(tmp_path, run):
+    path = tmp_path / "traces.jsonl"
+    lines = [json.dumps({"step": step}) + "\n" for step in (None, None, 1, 2, None)]
+    path.write_text("".join(lines))
+    trainer = SimpleNamespace(resuming=False)
+    state = SimpleNamespace(global_step=0, is_world_process_zero=True)
+    TraceCallback(trainer, path).on_train_begin(None, state, None)
+    assert path.read_text() == "".join(lines)  # a file may hold the traces of several runs
+    trainer.resuming = True
+    TraceCallback(trainer, path).on_train_begin(None, state, None)
+    assert path.read_text() == "".join(lines[:2])

@@ -22,8 +22,22 @@ async def slow_echo(query):
 TOOLS = {"echo": lambda query: query, "broken": broken, "slow_echo": slow_echo}
 
 
-def test_a_tool_s_value_is_text():
-    assert call_tool(TOOLS, call("echo", {"query": 3})) == ToolResult("3")
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        ("a 'b'", "a 'b'"),
+        (3, "3"),
+        (None, "null"),
+        (True, "true"),
+        ({"name": "Zoë", "found": None, "tags": ["x"]}, '{"name": "Zoë", "found": null, "tags": ["x"]}'),
+        (["a", 1], '["a", 1]'),
+        (1 + 2j, "(1+2j)"),  # has no JSON
+        ({(1, 2): 3}, "{(1, 2): 3}"),
+    ],
+    ids=repr,
+)
+def test_a_tool_s_value_is_text_or_json(value, text):
+    assert call_tool({"give": lambda: value}, call("give", {})) == ToolResult(text)
 
 
 @pytest.mark.parametrize(
@@ -52,7 +66,7 @@ def test_async_tools_run_in_the_given_loop_or_their_own():
     async def which():
         return asyncio.get_running_loop() is loop
 
-    assert call_tool({"which": which}, call("which", {}), loop) == ToolResult("True")
+    assert call_tool({"which": which}, call("which", {}), loop) == ToolResult("true")
     loop.call_soon_threadsafe(loop.stop)
     thread.join()
     loop.close()

@@ -112,6 +112,25 @@ def test_advantages_land_on_the_memories(tmp_path, model, tokenizer, questions):
     assert trainer._memories.rewards[:, 0].isnan().all()
 
 
+@pytest.mark.parametrize(("corrected", "factor"), [(False, 1.0), (True, 2.0)])
+def test_the_kl_term_is_k3_and_has_no_ratio_unless_asked_for(tmp_path, model, tokenizer, questions, corrected, factor):
+    """pi_ref / pi = 1/2 on every token: k3 = 1/2 - log(1/2) - 1 = 0.193147. pi / pi_old = 2."""
+    trainer = make_trainer(tmp_path, model, tokenizer, questions, use_bias_correction_kl=corrected)
+    batch = generate_batch(trainer)
+    trainer.beta = 0.1
+    mask = batch["completion_mask"] * batch["tool_mask"]
+    logps, *_ = trainer._get_per_token_logps_and_entropies(
+        trainer.model,
+        torch.cat([batch["prompt_ids"], batch["completion_ids"]], dim=1),
+        torch.cat([batch["prompt_mask"], batch["completion_mask"]], dim=1),
+        mask.size(1),
+    )
+    half = torch.tensor(2.0).log()
+    changed = {"ref_per_token_logps": logps.detach() - half, "old_per_token_logps": logps.detach() - half}
+    loss = loss_of(trainer, {**batch, **changed, "advantages": torch.zeros(mask.shape)})
+    assert loss.item() == pytest.approx(0.1 * 0.193147 * factor, abs=1e-6)
+
+
 # What the policy sees
 
 

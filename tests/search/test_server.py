@@ -104,8 +104,8 @@ def test_health(url):
         ({"queries": ["x" * 10_000]}, "has 10000 characters; at most 4000"),
         ({"queries": ["x"], "topk": 0}, "from 1 to 100, got 0"),
         ({"queries": ["x"], "topk": 101}, "got 101"),
-        ({"queries": ["x"], "topk": True}, "got True"),
-        ({"queries": ["x"], "topk": "3"}, "got '3'"),
+        ({"queries": ["x"], "topk": True}, "got a bool"),
+        ({"queries": ["x"], "topk": "3"}, "got a str"),
     ],
 )
 def test_requests_that_cannot_be_served(url, fields, message):
@@ -114,11 +114,30 @@ def test_requests_that_cannot_be_served(url, fields, message):
     assert message in response.json()["error"]
 
 
-@pytest.mark.parametrize("body", [b"", b"not json", b"[1]", b"null", b"\xff\xfe"])
+DEEP = b"[" * 100_000 + b"]" * 100_000
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"", b"not json", b"[1]", b"null", b"\xff\xfe", DEEP, b"[" * 100_000,
+        b'{"a":' * 100_000 + b"1" + b"}" * 100_000,
+        b'{"queries": ' + DEEP + b"}", b'{"queries": ["x"], "topk": ' + DEEP + b"}",
+        b'{"queries": ["x"], "topk": ' + b"9" * 10_000 + b"}",
+    ],
+    ids=lambda body: f"{body[:30]!r}",
+)  # fmt: skip
 def test_bodies_that_are_no_request(url, body):
     response = httpx2.post(f"{url}/retrieve", content=body)
     assert response.status_code == 400
     assert "expected a JSON object" in response.json()["error"]
+
+
+@pytest.mark.parametrize("topk", [b"Infinity", b"[" * 900 + b"]" * 900, b"9" * 4_000])
+def test_numbers_of_passages_that_json_can_write_and_nobody_can_mean(url, topk):
+    response = httpx2.post(f"{url}/retrieve", content=b'{"queries": ["x"], "topk": ' + topk + b"}")
+    assert response.status_code == 400
+    assert len(response.json()["error"]) < 120
 
 
 def test_bodies_that_are_too_large(retriever):

@@ -31,10 +31,12 @@ class ResumableTrainer(Trainer):
     """
 
     _train_sampler: Any = ()  # a stream has none
+    resuming = False  # whether `train` continues a run, be it from its beginning
 
     def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any) -> Any:
         """As in [`~transformers.Trainer`]; True stands for the last complete checkpoint of `args.output_dir`."""
         checkpoint = resume_path(resume_from_checkpoint, self.args.output_dir)
+        self.resuming = bool(read_switch(resume_from_checkpoint))
         return super().train(checkpoint, *args, **kwargs)
 
     def _get_train_sampler(self, dataset: Any = None) -> Sampler:
@@ -78,24 +80,36 @@ class ResumableTrainer(Trainer):
         return os.path.join(checkpoint, f"rollout_{self.args.process_index}_of_{self.args.world_size}.pt")
 
 
+def read_switch(value: str | bool | None) -> str | bool | None:
+    """`value` with the words for true and false, which is how a shell gives them, as the values that they stand for."""
+    return {"true": True, "false": False}.get(value.lower(), value) if isinstance(value, str) else value
+
+
 def resume_path(checkpoint: str | bool | None, output_dir: str) -> str | None:
     """
-    The checkpoint to resume from, or None.
+    The checkpoint to resume from, or None to start from step 0.
 
     Args:
-        checkpoint: a checkpoint's folder, True for the last complete one of `output_dir`, None or False for none.
-        output_dir: where the run saves its checkpoints.
+        checkpoint: a checkpoint's folder, True for the last complete one of `output_dir`, None or False for none. The
+            words "true" and "false" are read as True and False.
+        output_dir: where the run saves its checkpoints. If the run was stopped in its very first save, so that nothing
+            but that is there, it starts from step 0, with a warning.
 
     Raises:
         ValueError: if the checkpoint is not complete, or `output_dir` has none that is.
     """
+    checkpoint = read_switch(checkpoint)
     if not checkpoint:
         return None
     if checkpoint is True:
         last = last_checkpoint(output_dir)
-        if last is None:
+        if last is not None:
+            return last
+        folders = sort_checkpoints(output_dir)
+        if not folders or any(_has_state(Path(folder)) for folder in folders):
             raise ValueError(f"{output_dir} has no complete checkpoint. Set resume_from_checkpoint=False to start anew")
-        return last
+        logger.warning(f"{output_dir} has no complete checkpoint: its first save was interrupted. Starting from step 0")
+        return None
     fault = find_fault(Path(checkpoint))
     if fault is not None:
         raise ValueError(
@@ -122,12 +136,22 @@ def write_manifest(checkpoint: Path) -> None:
     (checkpoint / MANIFEST).write_text(json.dumps(sizes))
 
 
-def find_fault(checkpoint: Path) -> str | None:
-    """What keeps a checkpoint from being complete, or None. It is once the trainer's state, its last file, is whole."""
-    if not (checkpoint / MANIFEST).is_file():
-        return f"it has no {MANIFEST}: its save was interrupted, or it holds the model alone (save_only_model=True)"
+def _has_state(checkpoint: Path) -> bool:
+    """Whether the checkpoint's last file, the trainer's state, is whole."""
     try:
         json.loads((checkpoint / "trainer_state.json").read_text())
+    except (OSError, ValueError):
+        return False
+    return True
+
+
+def find_fault(checkpoint: Path) -> str | None:
+    """What keeps a checkpoint from being complete, or None."""
+    if not _has_state(checkpoint):
+        return "its save was interrupted"
+    if not (checkpoint / MANIFEST).is_file():
+        return f"it has no {MANIFEST}: it holds the model alone (save_only_model=True), or another program saved it"
+    try:
         sizes = json.loads((checkpoint / MANIFEST).read_text())
     except (OSError, ValueError):
         return "its save was interrupted"

@@ -2,6 +2,7 @@
 
 import asyncio
 import inspect
+import json
 import queue
 import threading
 import time
@@ -31,7 +32,8 @@ def call_tool(
 ) -> ToolResult:
     """Runs one parsed tool call, `{"function": {"name", "arguments"}}`; any error becomes a short text.
 
-    An async tool runs in `event_loop`, which another thread drives, or in one of its own.
+    A value that is no text is told as JSON: `{"a": null}`, not `{'a': None}`. An async tool runs in `event_loop`, which
+    another thread drives, or in one of its own.
     """
     function = call.get("function", call)
     name, arguments = function["name"], function["arguments"]
@@ -45,9 +47,19 @@ def call_tool(
             waited = _await(result)
             future = asyncio.run_coroutine_threadsafe(waited, event_loop) if event_loop else None
             result = future.result() if future else asyncio.run(waited)
-        return ToolResult(str(result))
+        return ToolResult(_text(result))
     except Exception as error:  # the tool is the user's or the model's argument is wrong: data, not a crash
         return ToolResult(f"Error: {name} failed: {error!s:.500}", failed=True)
+
+
+def _text(result: Any) -> str:
+    """What a tool returned, as JSON unless it is a text already or has no JSON."""
+    if isinstance(result, str):
+        return result
+    try:
+        return json.dumps(result, ensure_ascii=False)
+    except (TypeError, ValueError):
+        return str(result)
 
 
 async def _await(result: Any) -> Any:

@@ -1,9 +1,11 @@
 """`MemPOConfig`: GRPO's options, and those of the memory and the turn loop."""
 
 from dataclasses import dataclass, field
+from typing import Any
 
 from trl import GRPOConfig
 
+from ..integrations.resume import read_switch
 from ..memory.advantages import POOLS
 from ..memory.answers import ANSWER_TEMPLATE
 from ..memory.rewards import THRESHOLD_MODES
@@ -18,9 +20,9 @@ class MemPOConfig(GRPOConfig):
     r"""
     Configuration class for the [`MemPOTrainer`].
 
-    It inherits every option of [`~trl.GRPOConfig`]. Six defaults differ: `num_generations` 16, `loss_type` `"grpo"`
-    and `beta` 0.001 are the paper's algorithm (it publishes no beta; its neighbours use 0.001);
-    `per_device_train_batch_size` 16 holds one such group;
+    It inherits every option of [`~trl.GRPOConfig`]. Seven defaults differ: `num_generations` 16, `loss_type` `"grpo"`,
+    `beta` 0.001 (the paper publishes no value; its neighbours use 0.001) and `use_bias_correction_kl` False (the plain
+    k3 estimate) are the paper's algorithm; `per_device_train_batch_size` 16 holds one such group;
     `max_completion_length` 8192 holds a whole episode, tool results included; `vllm_importance_sampling_mode`
     `"token_truncate"`, since TRL's `"sequence_mask"` can drop whole long trajectories. Where a default follows from a
     table of docs/results.md, the field's help names it.
@@ -93,6 +95,13 @@ class MemPOConfig(GRPOConfig):
         metadata={
             "help": "KL coefficient. The paper has a KL term and no published value; its neighbours use 0.001, the "
             "default. See 'What did not matter?' in docs/results.md."
+        },
+    )
+    use_bias_correction_kl: bool = field(
+        default=False,
+        metadata={
+            "help": "Whether the KL term is multiplied by the importance ratio, as in GRPOConfig. Default: not, since "
+            "the paper's term is the plain k3 estimate."
         },
     )
     max_completion_length: int | None = field(
@@ -195,8 +204,12 @@ class MemPOConfig(GRPOConfig):
             if "divisible by num_generations" not in str(error):
                 raise
             raise ValueError(self._batch_size_message()) from error
+        self.resume_from_checkpoint: Any = read_switch(self.resume_from_checkpoint)
         self._check_choices()
         self._check_numbers()
+        self._refuse_options()
+
+    def _refuse_options(self) -> None:
         if self.importance_sampling_level == "sequence" and self.memory_weight != 0:
             raise ValueError(
                 "importance_sampling_level='sequence' gives all tokens of a trajectory one ratio, so the gradient sees "
@@ -207,6 +220,17 @@ class MemPOConfig(GRPOConfig):
             raise ValueError(
                 f"max_tool_calling_iterations={self.max_tool_calling_iterations} is TRL's tool loop's, which is "
                 "replaced here. Set max_turns, which counts the answer's turn too"
+            )
+        if self.off_policy_mask_threshold is not None and self.memory_weight != 0:
+            raise ValueError(
+                f"off_policy_mask_threshold={self.off_policy_mask_threshold} drops trajectories by the sign of their "
+                "advantage, which differs between the tokens of a trajectory once memories have an advantage, so that "
+                "parts of a trajectory would be dropped. Set off_policy_mask_threshold=None, or memory_weight=0"
+            )
+        if self.remove_unused_columns:
+            raise ValueError(
+                f"remove_unused_columns=True removes the column {self.answers_column!r}, and what reward functions and "
+                "environments read. Set remove_unused_columns=False"
             )
 
     def _batch_size_message(self) -> str:

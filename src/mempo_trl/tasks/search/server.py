@@ -61,7 +61,7 @@ class SearchRequest:
         try:
             fields = json.loads(body)
             queries, top_k = fields["queries"], fields.get("topk")
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise RequestError(400, 'expected a JSON object {"queries": [...], "topk": k}') from error
         top_k = 3 if top_k is None else top_k
         if not isinstance(queries, list) or not all(isinstance(query, str) for query in queries):
@@ -71,7 +71,9 @@ class SearchRequest:
         longest = max(map(len, queries), default=0)
         if longest > limits.query_characters:
             raise RequestError(400, f"a query has {longest} characters; at most {limits.query_characters} can be used")
-        if not isinstance(top_k, int) or isinstance(top_k, bool) or not 1 <= top_k <= limits.top_k:
+        if not isinstance(top_k, int) or isinstance(top_k, bool):
+            raise RequestError(400, f"topk must be a number from 1 to {limits.top_k}, got a {type(top_k).__name__}")
+        if not 1 <= top_k <= limits.top_k:
             raise RequestError(400, f"topk must be a number from 1 to {limits.top_k}, got {top_k!r:.50}")
         return cls(queries, top_k, bool(fields.get("return_scores")))
 
