@@ -39,7 +39,8 @@ from mempo_trl.tasks.world.world import WorldEnvironment, world_rows
 
 ROOT = Path(__file__).resolve().parents[1]
 WORLD = ROOT / "examples" / "configs" / "world.yaml"
-OF_THE_SCRIPT = ("dataset", "objectives")  # options of world.yaml that are not MemPOConfig's
+# Options of world.yaml that are not MemPOConfig's.
+OF_THE_SCRIPT = ("dataset", "objectives", "eval_questions", "eval_every")
 CURVES = {
     "reward": "reward",
     "tied": "frac_reward_zero_std",

@@ -33,7 +33,7 @@ args = MemPOConfig("outputs/policy", context="memory", memory_weight=0.5)
 In a YAML file, for `mempo train --config train.yaml`:
 
 ```yaml
-questions: world
+dataset: world
 output_dir: outputs/policy
 context: memory
 memory_weight: 0.5

@@ -1,10 +1,8 @@
 """Commands in the documentation: what is called is there, and takes the options that it is given."""
 
 import argparse
-import importlib.util
 import re
 import shlex
-import sys
 import tomllib
 
 import pytest
@@ -13,13 +11,14 @@ from trl import ModelConfig, SFTConfig, TrlParser
 from docs_pages import ROOT
 from mempo_trl import MemPOConfig
 from mempo_trl.cli import build_parser
-from mempo_trl.cli.training import SFTArguments, TrainArguments
+from mempo_trl.cli.arguments import TrainArguments
+from mempo_trl.cli.train import parse_options as parse_training
+from mempo_trl.sft.arguments import SFTArguments
 
 
 def parse_options(argv):
     """Reads options of training as `mempo train` does."""
-    parser = TrlParser([TrainArguments, MemPOConfig, ModelConfig])
-    return parser.parse_args_and_config([*argv, "--questions", "world", "--bf16", "false"])
+    return parse_training([*argv, "--bf16", "false"])
 
 
 def check_command(command, where):
@@ -42,7 +41,7 @@ def check_mempo(words):
 def check_options(words, *arguments):
     config = SFTConfig if SFTArguments in arguments else MemPOConfig
     parser = TrlParser([*arguments, config, ModelConfig])
-    known = {option for action in parser._actions for option in action.option_strings} | {"--config", "--help-all"}
+    known = {option for action in parser._actions for option in action.option_strings} | {"--config", "--help_all"}
     unknown = [word for word in words if word.startswith("--") and word.split("=")[0] not in known]
     assert not unknown, f"unknown options: {' '.join(unknown)}"
 
@@ -73,11 +72,7 @@ def check_own_options(file, words):
 
 
 def check_recipe(words):
-    spec = importlib.util.spec_from_file_location("train_mempo", ROOT / words[0])
-    recipe = importlib.util.module_from_spec(spec)
-    sys.modules["train_mempo"] = recipe  # where dataclasses look for annotations
-    spec.loader.exec_module(recipe)
-    check_options(words[1:], recipe.MemPOScriptArguments)
+    check_options(words[1:], TrainArguments)
     files = [word for word in words if word.startswith("examples/configs/")]
     assert all((ROOT / file).is_file() for file in files), f"no file {files}"
 

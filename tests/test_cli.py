@@ -2,11 +2,13 @@ import io
 import json
 import subprocess
 import sys
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
 from fake_server import serve
+from mempo_trl import MemPOConfig
 from mempo_trl.cli import build_parser, main
 from mempo_trl.evaluation.grid import read_summary
 from mempo_trl.tasks.search import BM25Retriever
@@ -95,8 +97,8 @@ def test_the_commands_are_those_that_are_documented():
     [
         (["run", "who?", "--model", "m"], "Name one with --corpus"),
         (["run", "who?", "--model", "m", "--corpus", "x.txt"], "Name it .jsonl or .tsv"),
-        (["eval", "--model", "m", "--questions", "odd", "-o", "{tmp}"], "questions 'odd' are unknown"),
-        (["run", "world", "--model", "http://m", "--max-tool-length", "9"], "cannot be held to --max-tool-length"),
+        (["eval", "--model", "m", "--dataset", "odd", "-o", "{tmp}"], "dataset 'odd' is unknown"),
+        (["run", "world", "--model", "http://m", "--max_tool_length", "9"], "cannot be held to --max_tool_length"),
         (["view", "{tmp}/none.jsonl"], "No such file"),
         (["plot", "{tmp}/a.png"], "No such file"),
         (["compare", "one"], "Name two or more"),
@@ -122,6 +124,42 @@ def test_unknown_options_are_refused(argv, capsys):
     assert stop.value.code == 2
 
 
+def test_hyphens_are_accepted_everywhere():
+    parser = build_parser()
+    argv = ["eval", "--model", "a-b", "--max-turns=3", "--tool-choice", "none", "--top-p", "0.5", "-o", "x-y"]
+    args = parser.parse_args(argv)
+    assert (args.max_turns, args.tool_choice, args.top_p, args.model, args.output) == (3, "none", 0.5, "a-b", "x-y")
+    assert parser.parse_args(["serve-retriever", "i", "--max-top-k", "5"]).max_top_k == 5
+    assert parser.parse_args(["eval", "--model-name-or-path", "m"]).model == "m"
+
+
+def options_of(command):
+    """Names of a command's options: what argparse knows, and for those that TRL parses what it knows."""
+    (subparsers,) = build_parser()._subparsers._group_actions
+    return {name for action in subparsers.choices[command]._actions for name in action.option_strings}
+
+
+def test_commands_spell_what_they_share_alike():
+    shared = {
+        "--dataset",
+        "--corpus",
+        "--passages",
+        "--environment_factory",
+        "--reward_funcs",
+        "--objectives",
+        "--count",
+    }
+    assert shared <= options_of("train") & options_of("eval")
+    assert shared - {"--dataset"} <= options_of("traces")
+    config = {f"--{option.name}" for option in fields(MemPOConfig)}
+    limits = {"--temperature", "--top_p", "--context", "--context_turns", "--max_turns", "--max_turn_length"}
+    limits |= {"--max_tool_length", "--max_completion_length"}
+    for command in ("eval", "run", "traces"):
+        assert limits <= options_of(command) & config
+    for command in COMMANDS:
+        assert not [name for name in options_of(command) if "-" in name.removeprefix("--").removeprefix("-")]
+
+
 # run
 
 
@@ -140,7 +178,7 @@ def test_run_shows_turns_and_answer(corpus, tmp_path, capsys):
 
 def test_run_a_local_model_on_the_embedded_world(model_folder, capsys, tmp_path):
     trace = tmp_path / "trace.jsonl"
-    argv = ["run", "world", "--model", model_folder, "--max-turn-length", "8", "--seed", "1", "--trace", str(trace)]
+    argv = ["run", "world", "--model", model_folder, "--max_turn_length", "8", "--seed", "1", "--trace", str(trace)]
     assert main(argv) == 1  # a random model has no answer
     shown = capsys.readouterr().out
     assert "Where does each person live?" in shown
@@ -148,13 +186,13 @@ def test_run_a_local_model_on_the_embedded_world(model_folder, capsys, tmp_path)
     (episode,) = read_traces(trace)
     assert len(episode["turns"][0]["tokens"]) == 8
     assert episode["stop_reason"] == "truncated"
-    assert main([*argv, "--max-completion-length", "5"]) == 1
+    assert main([*argv, "--max_completion_length", "5"]) == 1
     assert len(list(read_traces(trace))[1]["turns"][0]["tokens"]) == 5
 
 
 def test_run_says_what_the_endpoint_said(corpus, capsys):
     with serve(lambda path, body: (401, {"error": "bad key"}, {})) as server:
-        assert main(["run", "q", "--model", server.url, "--served-model", "m", "--corpus", corpus]) == 1
+        assert main(["run", "q", "--model", server.url, "--served_model", "m", "--corpus", corpus]) == 1
     assert "bad key" in capsys.readouterr().out
 
 
@@ -166,7 +204,7 @@ def evaluated(tmp_path, corpus, questions):
     """A folder with an evaluation of two contexts and two numbers of objectives."""
     folder = tmp_path / "eval"
     with serve(scholar) as server:
-        argv = ["eval", "--model", server.url, "--served-model", "scholar", "--questions", questions]
+        argv = ["eval", "--model", server.url, "--served_model", "scholar", "--dataset", questions]
         argv += ["--corpus", corpus, "--objectives", "1,2", "--context", "full,memory", "--samples", "2"]
         argv += ["--concurrency", "4", "-o", str(folder)]
         assert main(argv) == 0
@@ -221,12 +259,11 @@ def test_an_evaluation_with_other_settings_needs_another_folder(evaluated, capsy
 
 
 @pytest.mark.parametrize(
-    ("option", "value"), [("--request", '{"top_k": 5}'), ("--tool-choice", "none"), ("--tokenizer", "other")]
+    ("option", "value"), [("--request", '{"top_k": 5}'), ("--tool_choice", "none"), ("--tokenizer", "other")]
 )
 def test_an_evaluation_that_is_asked_for_otherwise_needs_another_folder(evaluated, capsys, option, value):
     assert main(["eval", "--model", "other", "-o", str(evaluated), option, value]) == 1
-    name = option.removeprefix("--").replace("-", "_")
-    assert f"{name}=" in capsys.readouterr().err
+    assert f"{option.removeprefix('--')}=" in capsys.readouterr().err
 
 
 def test_an_evaluation_that_was_stopped_goes_on(evaluated, corpus, questions):
@@ -235,7 +272,7 @@ def test_an_evaluation_that_was_stopped_goes_on(evaluated, corpus, questions):
     settings = json.loads((evaluated / "settings.json").read_text())
     with serve(scholar) as server:
         (evaluated / "settings.json").write_text(json.dumps({**settings, "model": server.url}))
-        argv = ["eval", "--model", server.url, "--served-model", "scholar", "--questions", questions]
+        argv = ["eval", "--model", server.url, "--served_model", "scholar", "--dataset", questions]
         argv += ["--corpus", corpus, "--objectives", "1,2", "--context", "full,memory", "--samples", "2"]
         with pytest.warns(UserWarning, match="cut short"):
             assert main([*argv, "-o", str(evaluated)]) == 0
@@ -253,7 +290,7 @@ def test_errors_are_told_and_played_again(tmp_path, corpus, questions, capsys):
         return scholar(path, body)
 
     with serve(reply) as server:
-        argv = ["eval", "--model", server.url, "--questions", questions, "--corpus", corpus, "-o", str(folder)]
+        argv = ["eval", "--model", server.url, "--dataset", questions, "--corpus", corpus, "-o", str(folder)]
         assert main(argv) == 0
         assert "1 episodes ended with an error" in capsys.readouterr().out
         assert read_summary(folder)[0]["episodes"] == 3
@@ -319,6 +356,80 @@ def test_plot_and_view(evaluated, tmp_path, capsys):
     assert str(page) in capsys.readouterr().out
 
 
+def test_an_evaluation_with_old_names_of_settings_goes_on(evaluated, capsys):
+    file = evaluated / "settings.json"
+    settings = json.loads(file.read_text())
+    old = {"questions": settings.pop("dataset"), "top_k": settings.pop("passages")}
+    del settings["environment_factory"], settings["reward_funcs"]
+    file.write_text(json.dumps(settings | old))
+    assert main(["eval", "--model", "other", "-o", str(evaluated)]) == 1
+    said = capsys.readouterr().err
+    assert "model=" in said
+    assert "passages=" not in said
+    assert f"dataset={old['questions']!r}, not 'world'" in said
+
+
+OWN_TASK = """
+def questions():
+    text = "Count to {}."
+    rows = [{"prompt": [{"role": "user", "content": text.format(n)}], "answers": [str(n)], "goal": n} for n in (1, 2)]
+    return rows + [{"prompt": [{"role": "user", "content": "Count on."}], "answers": ["9"], "hint": "none"}]
+
+class Environment:
+    def reset(self, goal=None, **row):
+        self.goal, self.value = goal, 0
+
+    def add(self, by: int) -> str:
+        \"\"\"
+        Adds.
+
+        Args:
+            by: how much.
+
+        Returns:
+            The value.
+        \"\"\"
+        self.value += by
+        return str(self.value)
+
+def reward(completions, environments, goal, **kwargs):
+    return [2.0 * (environment.value == goal) for environment, goal in zip(environments, goal)]
+"""
+
+
+def counter(path, body):
+    """Adds one; then answers 1."""
+    if path == "/v1/models":
+        return {"data": [{"id": "counter"}]}
+    text = '<tool_call>{"name": "add", "arguments": {"by": 1}}</tool_call>'
+    if body["messages"][-1]["role"] == "tool":
+        text = "<mem>1</mem><answer>1</answer>"
+    usage = {"prompt_tokens": 10, "completion_tokens": 5}
+    return {"choices": [{"message": {"content": text}, "finish_reason": "stop"}], "usage": usage}
+
+
+def test_a_task_of_one_s_own_is_evaluated_asked_and_taught_by_import_paths(tmp_path, monkeypatch, capsys):
+    (tmp_path / "counting.py").write_text(OWN_TASK)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    task = ["--environment-factory", "counting:Environment"]
+    with serve(counter) as server:
+        model = ["--model", server.url]
+        rewards = ["--reward_funcs", "counting:reward"]
+        assert main(["eval", "--dataset", "counting:questions", *model, *task, *rewards, "-o", "eval"]) == 0
+        assert main(["run", "counting:questions", *model, *task, "--seed", "1"]) == 0
+        assert main(["traces", "counting:questions", "traces.jsonl", *model, *task, *rewards]) == 0
+        assert main(["run", "count", *model, *task]) == 1
+    said = capsys.readouterr()
+    assert "does not have the prompt of your task" in said.err
+    assert "1 kept, 2 rejected" in said.out
+    (score,) = read_summary("eval")
+    # One of three is right, and earns 2; the environment knows it by the row's column.
+    means = [score[name]["mean"] for name in ("exact_match", "memory_fidelity", "reward", "tool_calls")]
+    assert means == pytest.approx([1 / 3, 1 / 3, 2 / 3, 1])
+    sys.modules.pop("counting")
+
+
 # index
 
 
@@ -350,7 +461,7 @@ def test_traces_then_sft_then_train(tmp_path, model_folder, capsys):
     assert main(["sft", "--traces", str(traces), *common, model_folder, "--output_dir", start]) == 0
     options = ["--num_generations", "2", "--max_turn_length", "8", "--max_completion_length", "64", "--count", "2"]
     options += ["--trace_every", "1", "--logging_steps", "1"]
-    assert main(["train", "--questions", "world", *common, start, "--output_dir", policy, *options]) == 0
+    assert main(["train", "--dataset", "world", *common, start, "--output_dir", policy, *options]) == 0
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     before, after = (AutoModelForCausalLM.from_pretrained(f).state_dict() for f in (model_folder, start))
@@ -380,7 +491,7 @@ def test_sft_without_a_row_says_why(tmp_path, model_folder, capsys):
 
 def test_sft_takes_right_and_well_formed_episodes_of_an_evaluation(evaluated, tokenizer):
     """Of 24 episodes 18 are right; one of these is made ill-formed, as evaluations before this one recorded it."""
-    from mempo_trl.cli.training import SFTArguments
+    from mempo_trl.sft.arguments import SFTArguments
     from mempo_trl.sft.fine_tune import trace_dataset
 
     path = evaluated / "episodes.jsonl"
@@ -397,6 +508,6 @@ def test_sft_takes_right_and_well_formed_episodes_of_an_evaluation(evaluated, to
 @pytest.mark.parametrize("command", ["sft", "train"])
 def test_every_option_of_trl_is_listed_on_demand(command, capsys):
     with pytest.raises(SystemExit) as stop:
-        main([command, "--help-all"])
+        main([command, "--help_all"])
     assert stop.value.code == 0
     assert "--learning_rate" in capsys.readouterr().out

@@ -18,7 +18,7 @@ from docs_pages import MODEL, PAGES, ROOT, blocks, commands, save_stand_in
 from helpers import make_trainer
 from mempo_trl import MemPOConfig
 from mempo_trl.cli import build_parser, main
-from mempo_trl.cli.training import TrainArguments
+from mempo_trl.cli.arguments import TrainArguments
 from mempo_trl.evaluation.scores import METRICS
 from mempo_trl.evaluation.summary import Score
 

@@ -1,32 +1,41 @@
-"""The example configurations hold together, and the example script reads them."""
+"""The examples and their configurations hold together, and a task of one's own needs no change of the script."""
 
-import runpy
+import importlib.util
+import inspect
+import sys
 from pathlib import Path
 
 import pytest
 import yaml
-from trl import ModelConfig, TrlParser
 
-from mempo_trl import MemPOConfig
+from mempo_trl.cli import train
+from mempo_trl.tasks.search import format_reward
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 CONFIGS = sorted((EXAMPLES / "configs").glob("*.yaml"))
 
 
-@pytest.fixture(scope="module")
-def script():
-    return runpy.run_path(str(EXAMPLES / "train_mempo.py"))
+CPU = ["--use_cpu"]
+
+
+def test_the_example_is_what_mempo_train_runs():
+    spec = importlib.util.spec_from_file_location("train_mempo", EXAMPLES / "train_mempo.py")
+    script = importlib.util.module_from_spec(spec)
+    sys.modules["train_mempo"] = script
+    spec.loader.exec_module(script)
+    assert inspect.getsource(script.main) == inspect.getsource(train.main)
+    assert script.parse_options is train.parse_options
+    assert (EXAMPLES / "configs" / "world.yaml").read_text() == train.WORLD_OPTIONS.read_text()
 
 
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
-def test_configurations_are_accepted(path, script, tmp_path, monkeypatch):
+def test_configurations_are_accepted(path, tmp_path):
     settings = yaml.safe_load(path.read_text())
     if settings.get("bf16"):  # asks for a GPU
         settings["bf16"] = False
     copy = tmp_path / path.name
     copy.write_text(yaml.safe_dump(settings))
-    parser = TrlParser((script["MemPOScriptArguments"], MemPOConfig, ModelConfig))
-    _, config, _ = parser.parse_args_and_config(["--config", str(copy), "--use_cpu"])
+    _, config, _ = train.parse_options(["--config", str(copy), *CPU])
     assert config.generation_batch_size % config.num_generations == 0
 
 
@@ -45,13 +54,92 @@ def test_the_paper_s_settings():
         (["--objectives", "5"], "5 objectives can take 11 turns"),
     ],
 )
-def test_what_the_world_cannot_do_is_refused(script, options, message):
-    config = ["--config", str(EXAMPLES / "configs" / "world.yaml"), "--use_cpu"]
-    parser = TrlParser((script["MemPOScriptArguments"], MemPOConfig, ModelConfig))
-    script_args, training_args, _ = parser.parse_args_and_config([*config, *options])
+def test_what_the_world_cannot_do_is_refused(options, message):
     with pytest.raises(ValueError, match=message):
-        script["load_questions"](script_args, training_args)
+        train.open_training_task(*train.parse_options([*CPU, *options])[:2])
+
+
+# What starts without a configuration
+
+
+def test_the_world_and_its_model_start_with_their_options():
+    for argv in ([], ["--dataset", "world"], ["--dataset=world"]):
+        script, config, model = train.parse_options([*argv, *CPU, "--memory-weight", "0"])
+        assert (script.dataset, script.eval_questions, script.objectives) == ("world", 128, 4)
+        assert (config.learning_rate, config.max_turns, config.memory_weight) == (3e-4, 10, 0.0)
+        assert model.model_name_or_path is None
+
+
+@pytest.mark.parametrize("argv", [["--model_name_or_path", "m"], ["--dataset", "fanoutqa"], ["--dataset-name", "d"]])
+def test_other_models_and_data_do_not(argv):
+    script, config, _ = train.parse_options([*argv, *CPU, "--bf16", "false"])
+    assert (script.eval_questions, config.learning_rate, config.max_turns) == (0, 1e-6, 16)
+
+
+@pytest.mark.parametrize("joint", [" ", "="])
+def test_a_yaml_file_may_have_hyphens(tmp_path, joint):
+    file = tmp_path / "train.yaml"
+    file.write_text("max-turns: 7\ntrace_every: 3\nreward-funcs: format_reward\nbf16: false\n")
+    script, config, _ = train.parse_options([*f"--config{joint}{file}".split(), *CPU])
+    assert (config.max_turns, script.trace_every, script.reward_funcs) == (7, 3, ["format_reward"])
+
+
+def test_an_unknown_option_of_a_yaml_file_is_refused(tmp_path):
+    file = tmp_path / "train.yaml"
+    file.write_text("max-turnz: 7\nbf16: false\n")
+    with pytest.raises(ValueError, match="max_turnz"):
+        train.parse_options(["--config", str(file), *CPU])
+
+
+# A task of one's own
+
+
+@pytest.fixture
+def my_task(tmp_path, monkeypatch):
+    """A module in the current folder."""
+    (tmp_path / "my_task.py").write_text(
+        "def questions():\n"
+        "    return [{'prompt': [{'role': 'user', 'content': str(i)}], 'answers': [str(i)]} for i in range(5)]\n"
+        "class Environment:\n    def reset(self, **row): ...\n"
+        "def reward(completions, **kwargs):\n    return [1.0] * len(completions)\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    yield "my_task"
+    sys.modules.pop("my_task", None)
+
+
+def test_a_task_by_import_paths(my_task, tmp_path):
+    file = tmp_path / "train.yaml"
+    file.write_text(
+        "dataset: my_task:questions\nenvironment_factory: my_task:Environment\n"
+        "reward_funcs: [my_task:reward, my_task.reward, format_reward]\nmodel_name_or_path: m\n"
+        "eval_questions: 2\ncount: 2\nbf16: false\n"
+    )
+    task = train.open_training_task(*train.parse_options(["--config", str(file), *CPU])[:2])
+    module = sys.modules["my_task"]
+    assert task.environment_factory is module.Environment
+    assert task.reward_funcs == [module.reward, module.reward, format_reward]
+    asked = [row["question_id"] for row in (*task.train_dataset, *task.eval_rows)]
+    assert (len(task.train_dataset), len(task.eval_rows), len(set(asked))) == (2, 2, 4)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--eval_questions", "5"], "my_task:questions has 5 questions, and eval_questions=5"),
+        (["--corpus", "c"], "the corpus c is not used"),
+        (["--environment_factory", "my_task:Env"], "the module 'my_task' has no 'Env'"),
+        (["--environment_factory", "none_such:Env"], "there is no module 'none_such'"),
+        (["--reward_funcs", "rightness"], "has no 'rightness'"),
+        (["--objectives", "2"], "no question has 2 objectives, and rows of an import path are not joined"),
+    ],
+)
+def test_what_does_not_hold_together_is_refused(my_task, options, message):
+    task = ["--dataset", "my_task:questions", "--environment_factory", "my_task:Environment"]
+    with pytest.raises(ValueError, match=message):
+        train.open_training_task(*train.parse_options([*task, "--bf16", "false", *CPU, *options])[:2])
 
 
 def test_the_script_is_short():
-    assert len((EXAMPLES / "train_mempo.py").read_text().splitlines()) <= 150
+    assert len((EXAMPLES / "train_mempo.py").read_text().splitlines()) <= 100

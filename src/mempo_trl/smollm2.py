@@ -40,7 +40,7 @@ def smollm2_policy(folder: str | Path = POLICY_FOLDER, questions: int = 48, step
         from transformers import set_seed
         from trl import ModelConfig, SFTConfig
 
-        from .cli.training import SFTArguments
+        from .sft.arguments import SFTArguments
         from .sft.demonstrations import expert_trajectories, write_demonstrations
         from .sft.fine_tune import fine_tune
         from .tasks.task import open_task

@@ -76,7 +76,7 @@ def test_hotpotqa_brings_its_corpus_along(tmp_path):
 
 @pytest.mark.parametrize(
     ("questions", "message"),
-    [("odd", "questions 'odd' are unknown"), ("a.csv", "unknown"), ("a.jsonl", "Name one with --corpus")],
+    [("odd", "dataset 'odd' is unknown"), ("a.csv", "unknown"), ("a.jsonl", "Name one with --corpus")],
 )
 def test_what_cannot_be_opened(questions, message):
     with pytest.raises(ValueError, match=message):

@@ -6,13 +6,12 @@ from collections.abc import Sequence
 
 from .. import __version__
 from . import ask, evaluate, report, retrieval, training
+from .options import Parser, underscored
 
 
 def build_parser() -> argparse.ArgumentParser:
     """The parser of `mempo` with all its commands; each sets `run`, a function of the parsed arguments."""
-    parser = argparse.ArgumentParser(
-        prog="mempo", description="Train, run, evaluate and look at agents that write their own memory."
-    )
+    parser = Parser(prog="mempo", description="Train, run, evaluate and look at agents that write their own memory.")
     parser.add_argument("--version", action="version", version=f"mempo {__version__}")
     parser.add_argument("--traceback", action="store_true", help="show where in the code an error came from")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
@@ -23,7 +22,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command; returns the process's exit code. What the user can put right ends with a message."""
-    argv = sys.argv[1:] if argv is None else list(argv)
+    argv = underscored(sys.argv[1:] if argv is None else argv)
     parser = build_parser()
     args, rest = parser.parse_known_args(argv)
     if getattr(args, "passes_on", False):

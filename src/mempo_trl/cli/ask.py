@@ -4,7 +4,7 @@ import argparse
 import re
 from typing import TYPE_CHECKING, Any
 
-from .options import add_command, add_model_options, make_agent, open_model
+from .options import add_command, add_model_options, add_task_options, make_agent, open_model, open_named_task
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -26,37 +26,24 @@ def add_commands(commands: Any) -> None:
         "ask an agent a question and watch its turns",
         '  mempo run "Who directed Alien?; When was he born?" --model outputs/policy --corpus passages.jsonl\n'
         "  mempo run world --model outputs/policy                  # a question of the embedded world\n"
-        '  mempo run "..." --model https://api.openai.com/v1 --served-model gpt-4.1 --corpus wiki-index',
+        '  mempo run "..." --model https://api.openai.com/v1 --served_model gpt-4.1 --corpus wiki-index',
     )
     parser.add_argument(
-        "question", help='a question, or several separated by "; "; world for one of the embedded world'
+        "question", help='a question, or several separated by "; "; or a dataset, of which one question is asked'
     )
-    parser.add_argument("--corpus", help="index folder, corpus file (.jsonl, .tsv) or URL of a search server")
+    add_task_options(parser, "dataset", "reward_funcs")
     parser.add_argument("--context", choices=("memory", "full"), default="memory", help="default: memory")
-    parser.add_argument("--objectives", type=int, default=4, help="of the embedded world's question; default: 4")
-    parser.add_argument("--seed", type=int, help="of the sampling, and of the embedded world's question")
+    parser.add_argument("--objectives", type=int, help="of a dataset's question; default: any, 4 in the world")
+    parser.add_argument("--seed", type=int, help="of the sampling, and of the choice of a dataset's question")
     parser.add_argument("--trace", help="append the episode to this trace file, for mempo view")
     add_model_options(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Plays the question; 0 if it was answered, 1 if not."""
-    from functools import partial
-
     from rich.console import Console
 
-    from ..tasks.search.environment import SearchEnvironment
-    from ..tasks.search.prompts import build_prompt
-    from ..tasks.task import WORLD, open_retriever, open_task
-
-    if args.question == WORLD:
-        task = open_task(WORLD)
-        factory, (row,) = task.environment_factory, task.rows(args.objectives, 1, args.seed or 0)
-    elif args.corpus is None:
-        raise ValueError("the question has no corpus to search. Name one with --corpus")
-    else:
-        factory = partial(SearchEnvironment, open_retriever(args.corpus), top_k=args.top_k)
-        row = {"prompt": build_prompt(args.question)}
+    factory, row = _question(args)
     model, tokenizer = open_model(args)
     agent = make_agent(model, tokenizer, factory, args.context, args)
     console = Console()
@@ -69,6 +56,29 @@ def run(args: argparse.Namespace) -> int:
 
         write_traces(args.trace, [trajectory_trace(trajectory, row, args.context, tokenizer=tokenizer)])
     return 0 if trajectory.answer is not None else 1
+
+
+def _question(args: argparse.Namespace) -> tuple[Any, dict[str, Any]]:
+    """The environment factory, and the row to play: of a dataset, or a text to search for."""
+    from functools import partial
+
+    from ..tasks.search.environment import SearchEnvironment
+    from ..tasks.search.prompts import build_prompt
+    from ..tasks.task import is_dataset, open_retriever
+
+    if is_dataset(args.question):
+        task = open_named_task(args, args.question)
+        (row,) = task.rows(args.objectives, 1, args.seed or 0)
+        return task.environment_factory, row
+    if args.environment_factory is not None:
+        raise ValueError(
+            "a question alone does not have the prompt of your task. Give a dataset in its place, such as "
+            "my_task:questions, of which one is asked"
+        )
+    if args.corpus is None:
+        raise ValueError("the question has no corpus to search. Name one with --corpus")
+    factory = partial(SearchEnvironment, open_retriever(args.corpus), top_k=args.passages)
+    return factory, {"prompt": build_prompt(args.question)}
 
 
 class Printer:

@@ -4,7 +4,16 @@ import argparse
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from .options import add_command, add_model_options, make_agent, numbers, open_model, words
+from .options import (
+    add_command,
+    add_model_options,
+    add_task_options,
+    make_agent,
+    numbers,
+    open_model,
+    open_named_task,
+    words,
+)
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -21,19 +30,19 @@ def add_commands(commands: Any) -> None:
         run_eval,
         "score a policy: exact match, F1, what its memory kept, tokens, with intervals",
         "  mempo eval --model outputs/policy --objectives 2,4,6 --context full,memory -o eval/policy\n"
-        "  mempo eval --model http://localhost:8000 --tokenizer Qwen/Qwen2.5-7B --questions test.jsonl \\\n"
+        "  mempo eval --model http://localhost:8000 --tokenizer Qwen/Qwen2.5-7B --dataset test.jsonl \\\n"
         "      --corpus wiki-index --samples 4 -o eval/7b\n"
+        "  mempo eval --model outputs/policy --dataset my_task:questions --environment_factory my_task:Environment\n"
         "Writes episodes.jsonl (a trace file, for mempo view and mempo plot) and summary.json (for mempo compare and\n"
         "mempo plot). The same command goes on with an evaluation that was stopped.",
     )
+    add_task_options(evaluate)
     evaluate.add_argument(
-        "--questions",
-        default="world",
-        help="world (the embedded one), fanoutqa, a HotpotQA file (.json) or a question file (.jsonl); default: world",
-    )
-    evaluate.add_argument("--corpus", help="index folder, corpus file or URL of a search server")
-    evaluate.add_argument(
-        "--objectives", type=numbers, default=[None], metavar="K,K", help="such as 2,4,6; default: as they come"
+        "--objectives",
+        type=numbers,
+        default=[None],
+        metavar="K,K",
+        help="questions that are joined into one, such as 2,4,6; default: unchanged, 4 in the world",
     )
     evaluate.add_argument(
         "--context", type=words("full", "memory"), default=["memory"], help="full,memory or one; default: memory"
@@ -59,8 +68,9 @@ def add_commands(commands: Any) -> None:
 
 # What the scores depend on: an evaluation that goes on must have it as it was.
 SETTINGS = (
-    "model", "served_model", "tokenizer", "tool_choice", "request", "questions", "corpus", "top_k", "temperature",
-    "top_p", "max_turn_length", "max_tool_length", "max_completion_length", "max_turns", "context_turns",
+    "model", "served_model", "tokenizer", "tool_choice", "request", "dataset", "corpus", "passages",
+    "environment_factory", "reward_funcs", "temperature", "top_p", "max_turn_length", "max_tool_length",
+    "max_completion_length", "max_turns", "context_turns",
 )  # fmt: skip
 
 
@@ -69,10 +79,10 @@ def run_eval(args: argparse.Namespace) -> int:
     from rich.console import Console
 
     from ..evaluation.grid import EvaluationFolder, Grid, evaluate_grid
-    from ..tasks.task import open_task
+    from ..tasks.task import import_reward_funcs
 
     folder = EvaluationFolder(args.output, {name: getattr(args, name) for name in SETTINGS})
-    task = open_task(args.questions, args.corpus, args.top_k)
+    task, reward_funcs = open_named_task(args, args.dataset), import_reward_funcs(args.reward_funcs)
     grid = Grid(args.context, args.objectives, args.seeds, args.samples, args.count)
     rows = grid.rows(task)
     left = sum(len(folder.remaining(rows, context)) for context in grid.contexts)
@@ -82,7 +92,7 @@ def run_eval(args: argparse.Namespace) -> int:
         return make_agent(model, tokenizer, task.environment_factory, context, args)
 
     with Watch(len(rows) * len(grid.contexts), left) as watch:
-        scores = evaluate_grid(agent, task, grid, folder, args.concurrency, watch)
+        scores = evaluate_grid(agent, task, grid, folder, args.concurrency, watch, reward_funcs)
     console = Console()
     if watch.errors:
         console.print(f"[red]{watch.errors} episodes ended with an error and are played again next time; the last:")

@@ -2,11 +2,33 @@
 
 import argparse
 import json
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any
+
+from .arguments import TaskArguments
 
 if TYPE_CHECKING:
     from ..inference.agent import MemoryAgent
+    from ..tasks.task import Task
+
+
+class Parser(argparse.ArgumentParser):
+    """Takes hyphens for underscores in the names of options, as TRL's parser does."""
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """See `argparse.ArgumentParser`."""
+        return super().parse_known_args(underscored(sys.argv[1:] if args is None else args), namespace)
+
+
+def underscored(argv: Sequence[str]) -> list[str]:
+    """`--max-turns=3` as `--max_turns=3`. Values are left alone."""
+    words = [word.partition("=") for word in argv]
+    return [
+        name.replace("-", "_").replace("__", "--", 1) + equals + value if name.startswith("--") else word
+        for word, (name, equals, value) in zip(argv, words, strict=True)
+    ]
 
 
 class Formatter(argparse.RawDescriptionHelpFormatter):
@@ -26,11 +48,35 @@ def add_command(
     return parser
 
 
+def add_task_options(parser: argparse.ArgumentParser, *leave_out: str) -> None:
+    """The options of `TaskArguments`, but for those to leave out."""
+    group = parser.add_argument_group("task")
+    for option in fields(TaskArguments):
+        if option.name not in leave_out:
+            default = "" if option.default is None else f"; default: {option.default}"
+            group.add_argument(
+                f"--{option.name}",
+                default=option.default,
+                type=int if option.name == "passages" else str,
+                nargs="+" if option.name == "reward_funcs" else None,
+                help=option.metadata["help"] + default,
+            )
+
+
+def open_named_task(args: argparse.Namespace, dataset: str) -> "Task":
+    """The task that the options of `TaskArguments` name."""
+    from ..tasks.task import import_object, open_task
+
+    factory = import_object(args.environment_factory) if args.environment_factory else None
+    return open_task(dataset, args.corpus, args.passages, factory)
+
+
 def add_model_options(parser: argparse.ArgumentParser, required: bool = True) -> None:
     """What plays, and how it samples."""
     model = parser.add_argument_group("model")
     model.add_argument(
         "--model",
+        "--model_name_or_path",
         required=required,
         help="folder or Hub name of a transformers model, or URL of a server (see --tokenizer)",
     )
@@ -39,9 +85,9 @@ def add_model_options(parser: argparse.ArgumentParser, required: bool = True) ->
         help="with a URL: the server is vLLM, asked with token ids of this tokenizer (folder or Hub name). Without it "
         "the URL is an OpenAI-compatible endpoint, asked with messages",
     )
-    model.add_argument("--served-model", help="name of the model at the URL; default: the first that it lists")
+    model.add_argument("--served_model", help="name of the model at the URL; default: the first that it lists")
     model.add_argument(
-        "--tool-choice",
+        "--tool_choice",
         choices=("auto", "none"),
         default="auto",
         help="none for endpoints that do not parse tool calls themselves; default: auto",
@@ -51,15 +97,14 @@ def add_model_options(parser: argparse.ArgumentParser, required: bool = True) ->
     )
     model.add_argument("--device", help="of a transformers model; default: a GPU if there is one")
     model.add_argument("--temperature", type=float, default=1.0, help="default: 1, as in training; 0 is greedy")
-    model.add_argument("--top-p", type=float, default=1.0, help="default: 1")
-    model.add_argument("--max-turn-length", type=int, default=1024, help="most tokens of a turn; default: 1024")
-    model.add_argument("--max-tool-length", type=int, help="most tokens of a tool result; default: 1024")
+    model.add_argument("--top_p", type=float, default=1.0, help="default: 1")
+    model.add_argument("--max_turn_length", type=int, default=1024, help="most tokens of a turn; default: 1024")
+    model.add_argument("--max_tool_length", type=int, help="most tokens of a tool result; default: 1024")
     model.add_argument(
-        "--max-completion-length", type=int, help="most tokens of an episode, without the prompt; default: 8192"
+        "--max_completion_length", type=int, help="most tokens of an episode, without the prompt; default: 8192"
     )
-    model.add_argument("--max-turns", type=int, default=16, help="most turns of an episode; default: 16")
-    model.add_argument("--context-turns", type=int, default=1, help="past turns seen in memory context; default: 1")
-    model.add_argument("--top-k", type=int, default=3, help="passages for each search; default: 3")
+    model.add_argument("--max_turns", type=int, default=16, help="most turns of an episode; default: 16")
+    model.add_argument("--context_turns", type=int, default=1, help="past turns seen in memory context; default: 1")
 
 
 def open_model(args: argparse.Namespace) -> tuple[Any, Any]:
@@ -111,7 +156,7 @@ def make_agent(
     budgets = {name: getattr(args, name) for name in ("max_tool_length", "max_completion_length")}
     budgets = {name: value for name, value in budgets.items() if value is not None}
     if budgets and tokenizer is None:
-        options = " and ".join("--" + name.replace("_", "-") for name in budgets)
+        options = " and ".join(f"--{name}" for name in budgets)
         raise ValueError(
             f"{args.model} is asked with messages, whose tokens are not known here: it cannot be held to {options}. "
             "Leave that out, or ask a vLLM server with --tokenizer"

@@ -37,9 +37,9 @@ def add_commands(commands: Any) -> None:
     serve.add_argument("index", help="folder that mempo index wrote; a corpus file is indexed in memory")
     serve.add_argument("--host", default="127.0.0.1", help="default: 127.0.0.1; 0.0.0.0 for other machines")
     serve.add_argument("--port", type=int, default=8000, help="default: 8000")
-    serve.add_argument("--max-top-k", type=int, default=100, help="most passages for each query; default: 100")
-    serve.add_argument("--max-queries", type=int, default=256, help="most queries of a request; default: 256")
-    serve.add_argument("--max-connections", type=int, default=1024, help="default: 1024; further ones get a 503")
+    serve.add_argument("--max_top_k", type=int, default=100, help="most passages for each query; default: 100")
+    serve.add_argument("--max_queries", type=int, default=256, help="most queries of a request; default: 256")
+    serve.add_argument("--max_connections", type=int, default=1024, help="default: 1024; further ones get a 503")
 
 
 def run_index(args: argparse.Namespace) -> None:

@@ -2,43 +2,14 @@
 
 import argparse
 import sys
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import MISSING, fields
 from typing import Any
 
-from .options import add_command, add_model_options, make_agent, open_model
+from ..sft.arguments import SFTArguments
+from .arguments import TrainArguments
+from .options import add_command, add_model_options, add_task_options, make_agent, open_model, open_named_task
 
-
-@dataclass
-class SFTArguments:
-    """What `mempo sft` takes beside the options of TRL's `SFTConfig` and `ModelConfig`."""
-
-    traces: str = field(metadata={"help": "trace file of mempo traces or mempo eval"})
-    context: str = field(
-        default="memory",
-        metadata={"help": "what a turn sees: memory (a row for each turn) or full", "choices": ["memory", "full"]},
-    )
-    context_turns: int = field(default=1, metadata={"help": "past turns that are seen in memory context"})
-    min_reward: float = field(default=1.0, metadata={"help": "traces with a smaller reward are left out"})
-
-
-@dataclass
-class TrainArguments:
-    """What `mempo train` takes beside the options of `MemPOConfig` and of TRL's `ModelConfig`."""
-
-    questions: str = field(
-        metadata={"help": "world, fanoutqa, a HotpotQA file (.json) or a question file (.jsonl) to train on"}
-    )
-    corpus: str | None = field(
-        default=None, metadata={"help": "index folder, corpus file or URL of a search server; default: the questions'"}
-    )
-    objectives: int | None = field(
-        default=None, metadata={"help": "questions that are joined into one (the paper's 2); default: as they come"}
-    )
-    count: int | None = field(default=None, metadata={"help": "most questions; default: all"})
-    passages: int = field(default=3, metadata={"help": "passages that a search finds"})
-    trace_every: int = field(
-        default=20, metadata={"help": "steps between two batches in OUTPUT_DIR/traces.jsonl; 0 for none"}
-    )
+_DATASET_HELP = next(option for option in fields(TrainArguments) if option.name == "dataset").metadata["help"]
 
 
 def add_commands(commands: Any) -> None:
@@ -50,13 +21,13 @@ def add_commands(commands: Any) -> None:
         "write conversations for a cold start to a trace file",
         "  mempo traces hotpot_train_v1.1.json traces.jsonl --objectives 2 --count 10000    # along gold searches\n"
         "  mempo traces questions.jsonl traces.jsonl --corpus wiki-index \\\n"
-        "      --model https://api.openai.com/v1 --served-model gpt-4.1                      # from a teacher\n"
+        "      --model https://api.openai.com/v1 --served_model gpt-4.1                      # from a teacher\n"
         "A run that was stopped goes on where it was.",
     )
-    traces.add_argument("questions", help="world, fanoutqa, a HotpotQA file (.json) or a question file (.jsonl)")
+    traces.add_argument("dataset", help=_DATASET_HELP)
     traces.add_argument("output", help="trace file; wrong answers go to OUTPUT's name with .rejected before the suffix")
-    traces.add_argument("--corpus", help="index folder, corpus file or URL of a search server")
-    traces.add_argument("--objectives", type=int, help="questions that are joined into one; default: as they come")
+    add_task_options(traces, "dataset")
+    traces.add_argument("--objectives", type=int, help="questions that are joined into one; default: unchanged")
     traces.add_argument("--count", type=int, help="most questions; default: all (world: 100)")
     traces.add_argument("--seed", type=int, default=0, help="of the order and of a teacher's sampling; default: 0")
     traces.add_argument("--context", choices=("memory", "full"), default="memory", help="a teacher's; default: memory")
@@ -79,7 +50,7 @@ def add_commands(commands: Any) -> None:
         "train a policy with MemPO",
         TrainArguments,
         "MemPOConfig and of TRL's ModelConfig",
-        "  mempo train --questions hotpot_train_v1.1.json --objectives 2 --context memory \\\n"
+        "  mempo train --dataset hotpot_train_v1.1.json --objectives 2 --context memory \\\n"
         "      --model_name_or_path outputs/cold-start --use_vllm --output_dir outputs/policy\n"
         "  accelerate launch -m mempo_trl.cli train --config train.yaml                      # on several GPUs",
     )
@@ -88,11 +59,11 @@ def add_commands(commands: Any) -> None:
 def add_script(commands: Any, name: str, run: Any, help: str, arguments: type, configs: str, examples: str) -> None:
     """A command whose options TRL's parser reads. Here are only those for its `--help`, which must be quick."""
     parser = add_command(
-        commands, name, run, help, f"{examples}\nEvery option of {configs} can be set too; --help-all lists them."
+        commands, name, run, help, f"{examples}\nEvery option of {configs} can be set too; --help_all lists them."
     )
     parser.set_defaults(passes_on=True)
     parser.add_argument("--config", help="YAML file with any of the options")
-    parser.add_argument("--help-all", action="store_true", help="list every option, with TRL's own")
+    parser.add_argument("--help_all", action="store_true", help="list every option, with TRL's own")
     for option in fields(arguments):
         default = "" if option.default in (MISSING, None) else f"; default: {option.default}"
         parser.add_argument(f"--{option.name}", help=option.metadata["help"] + default)
@@ -100,9 +71,9 @@ def add_script(commands: Any, name: str, run: Any, help: str, arguments: type, c
 
 def parse_script(args: argparse.Namespace, *dataclasses: Any, **defaults: Any) -> tuple[Any, ...]:
     """Reads a command's options into dataclasses with `TrlParser`, `--config` files included."""
-    from trl import TrlParser
+    from .parsing import ScriptParser
 
-    parser = TrlParser(dataclasses, prog=f"mempo {args.command}")
+    parser = ScriptParser(dataclasses, prog=f"mempo {args.command}")
     parser.set_defaults(**defaults)
     return parser.parse_args_and_config(["--help"] if args.help_all else args.script_argv)
 
@@ -114,9 +85,9 @@ def run_traces(args: argparse.Namespace) -> int:
     from rich.progress import Progress
 
     from ..sft import demonstrations
-    from ..tasks.task import open_task
+    from ..tasks.task import import_reward_funcs
 
-    task = open_task(args.questions, args.corpus, args.top_k)
+    task, reward_funcs = open_named_task(args, args.dataset), import_reward_funcs(args.reward_funcs)
     rows = task.rows(args.objectives, args.count, args.seed)
     left = demonstrations.remaining_rows(args.output, rows)
     if args.model is None:
@@ -128,7 +99,7 @@ def run_traces(args: argparse.Namespace) -> int:
     with Progress() as progress:
         bar = progress.add_task("traces", total=len(rows), completed=len(rows) - len(left))
         counts = demonstrations.write_demonstrations(
-            args.output, trajectories, args.context, lambda _: progress.advance(bar)
+            args.output, trajectories, args.context, lambda _: progress.advance(bar), reward_funcs
         )
     print(f"{args.output}: {said(Counter(done=len(rows) - len(left)) + counts)}")
     return 0 if counts["kept"] or not left else 1
@@ -151,12 +122,9 @@ def run_sft(args: argparse.Namespace) -> None:
 
 def run_train(args: argparse.Namespace) -> None:
     """Trains with `MemPOTrainer`."""
-    from trl import ModelConfig
+    from .train import main, parse_options
 
-    from ..training.config import MemPOConfig
-    from .train import train
-
-    train(*parse_script(args, TrainArguments, MemPOConfig, ModelConfig))
+    main(*parse_options(["--help"] if args.help_all else args.script_argv, prog="mempo train"))
 
 
 def script_main(name: str) -> None:

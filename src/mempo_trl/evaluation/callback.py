@@ -12,10 +12,11 @@ from ..inference.agent import MemoryAgent
 from ..inference.endpoints import Sampling
 from ..rollout.context import CONTEXTS
 from ..rollout.loop import TurnLimits
+from ..tasks.outcome import RewardFunction
 from ..tasks.search.rewards import mempo_outcome_reward
 from ..tasks.search.rows import Row
 from .evaluation import evaluate
-from .scores import RewardFunction, Scores, mean_scores
+from .scores import Scores, mean_scores
 
 if TYPE_CHECKING:
     from ..training.trainer import MemPOTrainer

@@ -7,12 +7,13 @@ from typing import Any
 from ..inference.agent import MemoryAgent
 from ..inference.local_model import LocalModel
 from ..inference.trajectory import Trajectory
+from ..tasks.outcome import RewardFunction
 from ..tasks.search.rewards import mempo_outcome_reward
 from ..tasks.search.rows import Row
 from ..traces.convert import trajectory_trace
 from ..traces.file import Trace, write_traces
 from .probabilities import add_answer_probabilities
-from .scores import RewardFunction, Scores, score_episode
+from .scores import Scores, score_episode
 
 _OF_THE_TRACE = ("total_tokens", "peak_tokens", "turns", "tool_calls", "reward")
 

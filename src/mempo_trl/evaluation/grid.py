@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from ..inference.agent import MemoryAgent
+from ..tasks.outcome import RewardFunction
+from ..tasks.search.rewards import mempo_outcome_reward
 from ..tasks.search.rows import Row
 from ..tasks.task import Task
 from ..traces.file import Trace, read_traces
@@ -16,6 +18,7 @@ from .summary import Score, summarize
 
 EPISODES, SETTINGS, SUMMARY = "episodes.jsonl", "settings.json", "summary.json"
 SUMMARY_VERSION = 3
+_RENAMED = {"questions": "dataset", "top_k": "passages"}  # settings of old evaluations
 
 
 @dataclass(frozen=True)
@@ -63,7 +66,7 @@ class EvaluationFolder:
         self.path.mkdir(parents=True, exist_ok=True)
         file = self.path / SETTINGS
         if file.exists() and self.episodes.exists():
-            old = json.loads(file.read_text("utf-8"))
+            old = {_RENAMED.get(key, key): value for key, value in json.loads(file.read_text("utf-8")).items()}
             changed = [key for key in self.settings | old if old.get(key) != self.settings.get(key)]
             if changed:
                 values = ", ".join(f"{key}={old.get(key)!r}, not {self.settings.get(key)!r}" for key in changed)
@@ -115,6 +118,7 @@ def evaluate_grid(
     folder: EvaluationFolder,
     concurrency: int = 16,
     on_episode: Callable[[Trace], None] = lambda trace: None,
+    reward_funcs: Sequence[RewardFunction] = (mempo_outcome_reward,),
 ) -> list[Score]:
     """Plays what the folder does not hold yet, each episode written as soon as it is there, and scores all of it.
 
@@ -126,7 +130,8 @@ def evaluate_grid(
         grid: what to evaluate.
         folder: where the results go.
         concurrency: episodes at once.
-        on_episode: called with each.
+        on_episode: called with the trace of each.
+        reward_funcs: TRL reward functions; their sum is the score `reward`.
     """
     rows = grid.rows(task)
     for context in grid.contexts:
@@ -137,6 +142,7 @@ def evaluate_grid(
             concurrency=concurrency,
             seed=[_sampling_seed(row) for row in left],
             traces=folder.episodes,
+            reward_funcs=reward_funcs,
             answer_probabilities=True,
             on_episode=on_episode,
         )

@@ -1,9 +1,10 @@
 """What an episode is worth: the scores and their names in the callback, `mempo eval`, ablations and benchmarks."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import Any, Protocol
 
+from ..tasks.outcome import Played, RewardFunction, outcome_reward
 from ..tasks.search.rewards import (
     exact_match,
     extract_answer,
@@ -17,7 +18,6 @@ from ..tasks.search.rows import Row
 from ..traces.file import Trace
 
 Messages = list[dict[str, Any]]
-RewardFunction = Callable[..., Sequence[float | None]]
 Scores = dict[str, float]
 
 ANSWER_METRICS = ("exact_match", "all_correct", "f1", "memory_fidelity", "exact_match_sum", "f1_sum")
@@ -37,12 +37,8 @@ METRICS = (*ANSWER_METRICS, "well_formed", "reward", "total_tokens", "peak_token
 """
 
 
-class Episode(Protocol):
+class Episode(Played, Protocol):
     """What the scorer reads of an episode."""
-
-    prompt: Messages
-    messages: Messages
-    environment: Any
 
     @property
     def memories(self) -> Sequence[str | None]:
@@ -73,7 +69,7 @@ def score_episode(
     """
     return {
         **_text_scores(episode.messages, episode.memories, row.get("answers") or (), row.get("aliases")),
-        "reward": _reward(row, episode, reward_funcs, reward_weights),
+        "reward": outcome_reward(row, episode, reward_funcs, reward_weights),
         "total_tokens": episode.total_tokens,
         "peak_tokens": episode.peak_tokens,
         **_counts(episode.messages),
@@ -149,15 +145,6 @@ def _text_scores(
         "f1_sum": sum(f1),
         **formed,
     }
-
-
-def _reward(row: Row, episode: Episode, functions: Sequence[RewardFunction], weights: Sequence[float] | None) -> float:
-    """The weighted sum, with the arguments that TRL passes. None counts as nothing, as in TRL."""
-    columns = {name: [value] for name, value in row.items() if name not in ("prompt", "completion")}
-    arguments = {**columns, "environments": [episode.environment]}
-    values = [function(prompts=[episode.prompt], completions=[episode.messages], **arguments) for function in functions]
-    pairs = zip(values, weights or [1.0] * len(functions), strict=True)
-    return float(sum(value * weight for (value,), weight in pairs if value is not None))
 
 
 def _counts(messages: Messages) -> Scores:

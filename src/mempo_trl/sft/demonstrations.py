@@ -10,6 +10,7 @@ from ..inference.trajectory import Trajectory
 from ..memory.turns import find_turns
 from ..rollout.chat_format import ChatFormat, environment_tools
 from ..rollout.context import visible_context
+from ..tasks.outcome import RewardFunction, outcome_reward
 from ..tasks.search.environment import SearchEnvironment
 from ..tasks.search.expert import gold_conversation
 from ..tasks.search.rewards import mempo_outcome_reward
@@ -73,6 +74,7 @@ def write_demonstrations(
     trajectories: Iterable[tuple[Row, Trajectory | None]],
     context: str = "memory",
     on_trace: Callable[[Counter[str]], None] | None = None,
+    reward_funcs: Sequence[RewardFunction] = (mempo_outcome_reward,),
 ) -> Counter[str]:
     """Appends right and well-formed trajectories to a trace file, and the others to the file of the rejected.
 
@@ -84,6 +86,7 @@ def write_demonstrations(
         trajectories: rows with what was done on them; None is counted as "unsupported".
         context: that they were played in.
         on_trace: called with the counts after each.
+        reward_funcs: TRL reward functions; a trajectory is kept if their sum is 1 or more.
 
     Returns:
         How many were "kept", "rejected", "error" or "unsupported".
@@ -93,10 +96,10 @@ def write_demonstrations(
         if trajectory is None or trajectory.stop_reason == "error":
             counts["error" if trajectory else "unsupported"] += 1
         else:
-            (reward,) = mempo_outcome_reward([trajectory.messages], [row["answers"]], [row.get("aliases")])
+            reward = outcome_reward(row, trajectory, reward_funcs)
             trace = trajectory_trace(trajectory, row, context, {"outcome": reward})
-            write_traces(path if reward == 1.0 else rejected_path(path), [trace])
-            counts["kept" if reward == 1.0 else "rejected"] += 1
+            write_traces(path if reward >= 1.0 else rejected_path(path), [trace])
+            counts["kept" if reward >= 1.0 else "rejected"] += 1
         if on_trace:
             on_trace(counts)
     return counts

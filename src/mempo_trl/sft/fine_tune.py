@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 from datasets import Dataset
 from transformers import AutoTokenizer
 
-from ..cli.training import SFTArguments
 from ..rollout.chat_format import ChatFormat
 from ..traces.file import Trace, read_traces
+from .arguments import SFTArguments
 from .demonstrations import sft_rows
 
 if TYPE_CHECKING:

@@ -1,16 +1,22 @@
-"""Questions and retrievers named by a short text, as command lines do."""
+"""Questions, tools and rewards that are named by a short text, as command lines and YAML files do."""
 
-from collections.abc import Callable
+import importlib
+import os
+import re
+import sys
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from random import Random
+from typing import Any
 
-from .search.corpora import load_corpus
+from .search.corpora import Passage, load_corpus
 from .search.data import compose_objectives, load_fanoutqa, load_hotpotqa, load_questions
 from .search.environment import SearchEnvironment
 from .search.remote import HTTPRetriever
 from .search.retrieval import BM25Retriever, Retriever
+from .search.rewards import mempo_outcome_reward
 from .search.rows import Row
 from .world.world import WorldEnvironment, world_rows
 
@@ -20,14 +26,14 @@ FANOUTQA = "fanoutqa"
 
 @dataclass(frozen=True)
 class Task:
-    """Questions and what they are searched in.
+    """Questions and the tools to answer them with.
 
     Attributes:
-        environment_factory: makes an environment for one episode.
+        environment_factory: makes the environment of one episode, whose methods are the tools.
         draw: the rows for a number of objectives (None: as they come), a count (None: all) and a seed.
     """
 
-    environment_factory: Callable[[], SearchEnvironment]
+    environment_factory: Callable[[], Any]
     draw: Callable[[int | None, int | None, int], list[Row]]
 
     def rows(self, objectives: int | None = None, count: int | None = None, seed: int = 0) -> list[Row]:
@@ -44,35 +50,100 @@ class Task:
         return self.draw(objectives, count, seed)
 
 
-def open_task(questions: str, corpus: str | None = None, top_k: int = 3) -> Task:
-    """Opens a question set.
+def is_dataset(name: str) -> bool:
+    """Whether a text names a dataset, as for `open_task`, and is not itself a question."""
+    own = re.fullmatch(r"[\w.]+:\w+", name) is not None
+    return name in (WORLD, FANOUTQA) or own or Path(name).suffix in (".json", ".jsonl")
+
+
+def open_task(
+    dataset: str, corpus: str | None = None, top_k: int = 3, environment_factory: Callable[[], Any] | None = None
+) -> Task:
+    """Opens a question set with its tools.
 
     Args:
-        questions: `world` (the embedded one), `fanoutqa` (needs the package), a HotpotQA file (`.json`) or a question
-            file (`.jsonl`, see `load_questions`).
+        dataset: `world` (the embedded one), `fanoutqa` (needs the package), a HotpotQA file (`.json`), a question file
+            (`.jsonl`, see `load_questions`), or the import path `module:name` of a function without arguments that
+            returns rows, as a list or a dataset.
         corpus: see `open_retriever`. The embedded world has its own; FanOutQA and HotpotQA bring one along.
         top_k: passages for each search.
+        environment_factory: tools of another kind, in place of search.
 
     Raises:
-        `ValueError`: the name is unknown, or the questions need a corpus.
+        `ValueError`: the name is unknown, or the questions need a corpus, or have one without a use for it.
     """
-    if questions == WORLD:
-        return Task(WorldEnvironment, _world_rows)
-    path = Path(questions)
-    if questions != FANOUTQA and path.suffix not in (".json", ".jsonl"):
+    if environment_factory is not None and corpus is not None:
+        raise ValueError(f"an environment_factory has its own tools: the corpus {corpus} is not used. Leave one out")
+    if dataset == WORLD:
+        return Task(environment_factory or WorldEnvironment, _world_rows)
+    has_corpus = dataset == FANOUTQA or Path(dataset).suffix == ".json"
+    own = ":" in dataset and Path(dataset).suffix not in (".json", ".jsonl")
+    if not is_dataset(dataset):
         raise ValueError(
-            f"questions {questions!r} are unknown. Give {WORLD}, {FANOUTQA}, a HotpotQA file (.json) or a question "
-            "file (.jsonl)"
+            f"the dataset {dataset!r} is unknown. Give {WORLD}, {FANOUTQA}, a HotpotQA file (.json), a question file "
+            "(.jsonl), or the import path (module:name) of a function that returns rows"
         )
-    if path.suffix == ".jsonl":
-        if corpus is None:
-            raise ValueError(f"{questions} has no corpus of its own. Name one with --corpus")
-        rows, passages = list(load_questions(path)), []
-    else:
-        found = load_fanoutqa() if questions == FANOUTQA else load_hotpotqa(path)
-        rows, passages = list(found.questions), found.corpus
-    retriever = open_retriever(corpus) if corpus is not None else BM25Retriever.build(passages)
-    return Task(partial(SearchEnvironment, retriever, top_k=top_k), partial(_draw, rows))
+    if corpus is None and environment_factory is None and not has_corpus:
+        raise ValueError(f"{dataset} has no corpus of its own. Name one with --corpus, or an environment_factory")
+    rows, passages = _read_questions(dataset)
+    if environment_factory is None:
+        retriever = open_retriever(corpus) if corpus is not None else BM25Retriever.build(passages)
+        environment_factory = partial(SearchEnvironment, retriever, top_k=top_k)
+    return Task(environment_factory, partial(_draw, rows, joined=not own))
+
+
+def _read_questions(dataset: str) -> tuple[list[Row], list[Passage]]:
+    """The rows, and the passages that come with them."""
+    suffix = Path(dataset).suffix
+    if suffix == ".jsonl":
+        return list(load_questions(dataset)), []
+    if dataset != FANOUTQA and suffix != ".json":
+        return _own_rows(dataset), []
+    found = load_fanoutqa() if dataset == FANOUTQA else load_hotpotqa(dataset)
+    return list(found.questions), found.corpus
+
+
+def _own_rows(dataset: str) -> list[Row]:
+    rows: Iterable[Row] = import_object(dataset)()
+    # Every row gets the same columns, because a dataset has those of its first row.
+    rows = [{"question_id": str(number), **row} for number, row in enumerate(rows)]
+    if not rows or not all("prompt" in row for row in rows):
+        raise ValueError(f"{dataset} returned {len(rows)} rows. Return one or more, each with a prompt")
+    columns = dict.fromkeys(name for row in rows for name in row)
+    return [columns | row for row in rows]
+
+
+def import_object(path: str) -> Any:
+    """The object that an import path names: `module:name`, or `module.name` as in TRL's scripts.
+
+    A module may lie in the current folder.
+
+    Raises:
+        `ValueError`: there is no such module, or no such object in it.
+    """
+    separator = ":" if ":" in path else "."
+    module_name, _, name = path.rpartition(separator)
+    if os.getcwd() not in sys.path:  # a console script has its own folder there
+        sys.path.insert(0, os.getcwd())
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if not error.name or not f"{module_name}.".startswith(f"{error.name}."):
+            raise  # the module is there; what it imports is not
+        raise ValueError(
+            f"{path!r}: there is no module {module_name!r}. Give module:name, of a module that is installed or in "
+            f"{os.getcwd()}"
+        ) from error
+    if not hasattr(module, name):
+        raise ValueError(f"{path!r}: the module {module_name!r} has no {name!r}. Give module:name")
+    return getattr(module, name)
+
+
+def import_reward_funcs(names: Iterable[str] | None) -> list[Callable[..., Any]]:
+    """TRL reward functions by import path or by their name in `mempo_trl.tasks.search`; None: MemPO's own."""
+    if names is None:
+        return [mempo_outcome_reward]
+    return [import_object(name if set(":.") & set(name) else f"mempo_trl.tasks.search:{name}") for name in names]
 
 
 def open_retriever(source: str) -> Retriever:
@@ -97,18 +168,20 @@ def _world_rows(objectives: int | None, count: int | None, seed: int) -> list[Ro
     return world_rows(100 if count is None else count, objectives or 4, split="test", seed=seed)
 
 
-def _draw(rows: list[Row], objectives: int | None, count: int | None, seed: int) -> list[Row]:
+def _draw(rows: list[Row], objectives: int | None, count: int | None, seed: int, joined: bool = True) -> list[Row]:
+    """`joined`: whether rows of one objective may be joined; those of another task may have columns that cannot."""
     if objectives is None:
         drawn = rows.copy()
         Random(seed).shuffle(drawn)
         return drawn[:count]
-    drawn = [row for row in rows if len(row["answers"]) == objectives]
-    if objectives == 1 or drawn:
+    drawn = [row for row in rows if len(row.get("answers") or ()) == objectives]
+    if objectives == 1 or drawn or not joined:
         Random(seed).shuffle(drawn)
     else:
         drawn = _composed([row for row in rows if len(row["answers"]) == 1], objectives, seed)
     if not drawn:
-        raise ValueError(f"no question has {objectives} objectives, and too few have one to be joined")
+        why = "too few have one to be joined" if joined else "rows of an import path are not joined"
+        raise ValueError(f"no question has {objectives} objectives, and {why}")
     return drawn[:count]
 
 
