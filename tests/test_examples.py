@@ -2,6 +2,9 @@
 
 import importlib.util
 import inspect
+import json
+import re
+import runpy
 import sys
 from pathlib import Path
 
@@ -9,6 +12,7 @@ import pytest
 import yaml
 
 from mempo_trl.cli import train
+from mempo_trl.evaluation.scores import METRICS
 from mempo_trl.tasks.search import format_reward
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
@@ -139,6 +143,34 @@ def test_what_does_not_hold_together_is_refused(my_task, options, message):
     task = ["--dataset", "my_task:questions", "--environment_factory", "my_task:Environment"]
     with pytest.raises(ValueError, match=message):
         train.open_training_task(*train.parse_options([*task, "--bf16", "false", *CPU, *options])[:2])
+
+
+def test_the_own_task_goes_from_rows_to_an_evaluated_policy(tmp_path, model, tokenizer, monkeypatch, capsys):
+    path = EXAMPLES / "own_task.py"
+    assert len(path.read_text().splitlines()) <= 80
+    model.save_pretrained(tmp_path / "model")
+    tokenizer.save_pretrained(tmp_path / "model")
+    options = {
+        "model_name_or_path": tmp_path / "model", "output_dir": tmp_path / "policy", "max_steps": 1,
+        "num_generations": 2, "per_device_train_batch_size": 2, "max_turns": 3, "max_turn_length": 8,
+        "max_completion_length": 128, "beta": 0, "bf16": False, "use_cpu": True, "report_to": "none",
+    }  # fmt: skip
+    argv = [part for name, value in options.items() for part in (f"--{name}", str(value))]
+    monkeypatch.setattr(sys, "argv", [str(path), *argv])
+    task = runpy.run_path(str(path), run_name="__main__")
+    result = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert list(result["after"]["memory"]) == list(METRICS)
+    assert (tmp_path / "policy" / "config.json").exists()
+
+    # The policy is random. What an expert would do earns everything.
+    (row,) = task["questions"](1)
+    shop = task["PriceList"]()
+    shop.reset(**row)
+    wanted = re.findall(r"a (\w+)", row["prompt"][1]["content"])
+    costs = [int(re.search(r"\d+", shop.price(thing))[0]) for thing in wanted]
+    assert row["answers"] == [str(sum(costs))]
+    turns = [[{"role": "assistant", "content": f"<answer>{answer}</answer>"}] for answer in (sum(costs), 0, "much")]
+    assert task["closeness"](turns, [row["answers"]] * 3) == [1.0, 1 / (1 + sum(costs)), 0.0]
 
 
 def test_the_script_is_short():

@@ -14,6 +14,7 @@ _EXPORTS = {
     "encode_answer": "memory",
     "find_memory_spans": "memory",
     "memory_advantages": "memory",
+    "memory_instructions": "tasks.instructions",
     "memory_rewards": "memory",
     "score_answers": "memory",
     "token_advantages": "memory",
@@ -27,6 +28,7 @@ __all__ = [
     "encode_answer",
     "find_memory_spans",
     "memory_advantages",
+    "memory_instructions",
     "memory_rewards",
     "score_answers",
     "token_advantages",
@@ -44,6 +46,7 @@ if TYPE_CHECKING:
         score_answers,
         token_advantages,
     )
+    from .tasks.instructions import memory_instructions
     from .training.config import MemPOConfig
     from .training.trainer import MemPOTrainer
 

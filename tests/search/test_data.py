@@ -1,11 +1,15 @@
 """Questions in their public formats, and what is refused."""
 
+import hashlib
 import importlib.util
 import json
 
 import pytest
 from datasets import Dataset
 
+from mempo_trl import memory_instructions
+from mempo_trl.rollout.context import CONTEXTS
+from mempo_trl.tasks.instructions import VISIBLE
 from mempo_trl.tasks.search import (
     SYSTEM_PROMPT,
     Passage,
@@ -17,6 +21,7 @@ from mempo_trl.tasks.search import (
     validate_rows,
 )
 from mempo_trl.tasks.search.data import fanoutqa_corpus, fanoutqa_rows
+from mempo_trl.tasks.search.prompts import TAGS
 
 
 def write_lines(path, rows):
@@ -30,6 +35,24 @@ def test_prompt():
     for tag in ("mem", "think", "tool_call", "answer"):
         assert f"<{tag}>" in SYSTEM_PROMPT
         assert f"</{tag}>" in SYSTEM_PROMPT
+
+
+def test_the_prompt_is_the_one_that_the_packaged_model_was_trained_on():
+    """Byte for byte: it is one token of its tokenizer."""
+    assert hashlib.sha256(SYSTEM_PROMPT.encode()).hexdigest() == (
+        "49e5f9ac3d178f3f707b9ab97523be3cc5dbd4bc40816921472677ad83f5f227"
+    )
+
+
+def test_any_task_can_ask_for_memories():
+    assert set(VISIBLE) == set(CONTEXTS)
+    for context in CONTEXTS:
+        text = memory_instructions(context)
+        assert "search" not in text
+        assert all(f"<{tag}>" in text and f"</{tag}>" in text for tag in TAGS)
+        assert ("taken away" in text) == (context == "memory")
+    with pytest.raises(ValueError, match=r"context='half' is unknown\. Set one of memory, full"):
+        memory_instructions("half")
 
 
 def test_jsonl(tmp_path):

@@ -2,6 +2,8 @@
 
 from typing import Any
 
+from ..instructions import TURN_FORMAT, VISIBLE
+
 MEMORY_TAG = "mem"
 THINK_TAG = "think"
 TOOL_CALL_TAG = "tool_call"
@@ -11,19 +13,17 @@ TAGS = (MEMORY_TAG, THINK_TAG, TOOL_CALL_TAG, ANSWER_TAG)
 SEPARATOR = "; "
 """Stands between the questions of one row, and between the answers in one answer block."""
 
-SYSTEM_PROMPT = """\
+_TURNS = TURN_FORMAT.format(needed="the questions need", calls=" that searches", visible=VISIBLE["memory"])
+SYSTEM_PROMPT = f"""\
 You answer questions by searching a collection of passages, one step a turn.
 
-Each turn has these parts, in this order and with nothing else around them:
-1. <mem>...</mem>: everything you know so far that the questions need. Write names, numbers and dates in full. \
-Earlier turns are taken away, so what is not in the memory is lost. The first turn has no memory.
-2. <think>...</think>: what is known, what is missing, what to do next.
-3. One action: a <tool_call>...</tool_call> that searches, or <answer>...</answer> when you know enough.
+{_TURNS}
 
 Search for one fact at a time. If a search finds nothing useful, use other words.
 Several questions are separated by semicolons. Answer all of them in one answer block, in the same order, separated \
 by semicolons: <answer>first; second</answer>. An answer is a name, a number, a date, yes or no: no sentence, and no \
 semicolon inside it."""
+"""The packaged model was trained on these very words, in both contexts."""
 
 
 def build_prompt(question: str, system_prompt: str = SYSTEM_PROMPT) -> list[dict[str, Any]]:
