@@ -1,9 +1,12 @@
 import asyncio
 import threading
+import time
+from collections import defaultdict
+from types import SimpleNamespace
 
 import pytest
 
-from mempo_trl.rollout.tools import ToolResult, call_tool, run_concurrently
+from mempo_trl.rollout.tools import ToolResult, call_tool, leave_behind, run_concurrently
 
 
 def call(name, arguments):
@@ -111,6 +114,59 @@ def test_a_call_that_hangs_is_left_behind():
     assert [r.failed for r in results] == [True, False, True]
     assert "within 0.1 s" in results[0].text
     forever.set()
+
+
+class Notes:
+    """An environment whose tool writes in every way: an attribute, containers, nested ones."""
+
+    def __init__(self, retriever):
+        self.retriever = retriever
+        self.done, self.found, self.by_query, self.pair = False, [], defaultdict(list), ([], "x")
+        self.itself = [self.found]
+        self.itself.append(self.itself)
+        self.release, self.wrote = threading.Event(), threading.Event()
+
+    def search(self, query):
+        found = self.found  # a late call may hold what it reads here
+        if query == "slow":
+            self.release.wait(10)
+        self.done = True
+        found.append(query)
+        self.by_query["a"].append(query)
+        self.pair[0].append(query)
+        self.wrote.set()
+        return query
+
+
+def test_what_a_call_does_after_its_time_never_reaches_the_episode_or_a_later_one():
+    notes = Notes(object())
+    notes.by_query["a"].append("early")
+    other = notes.retriever
+    episode = SimpleNamespace(environment=notes, tools={"search": notes.search, "free": len})
+    calls = [lambda: call_tool(episode.tools, call("search", {"query": "slow"}))]
+    (result,) = run_concurrently(calls, timeout=0.05, on_timeout=lambda index: leave_behind(episode))
+    assert result.failed
+    notes.release.set()
+    assert notes.wrote.wait(10)  # the call that was left behind has written all that it writes
+    assert (notes.done, notes.found) == (True, ["slow"])
+    kept = episode.environment
+    assert type(kept) is Notes
+    assert kept.retriever is other
+    assert episode.tools["free"] is len
+    assert (kept.done, kept.found, kept.by_query, kept.pair) == (False, [], {"a": ["early"]}, ([], "x"))
+    assert kept.itself[0] is kept.found
+    assert kept.itself[1] is kept.itself
+    call_tool(episode.tools, call("search", {"query": "quick"}))
+    assert (kept.done, kept.found, notes.found) == (True, ["quick"], ["slow"])
+
+
+def test_a_call_is_left_behind_when_its_time_is_over_not_when_the_others_end():
+    started, left = time.monotonic(), []
+    slow = [lambda: call_tool(TOOLS, call("echo", {"query": time.sleep(0.4)}))]
+    run_concurrently(slow, timeout=0.1, on_timeout=lambda index: left.append((index, time.monotonic() - started)))
+    ((index, seconds),) = left
+    assert index == 0
+    assert 0.1 <= seconds < 0.35
 
 
 def test_no_calls():

@@ -8,6 +8,7 @@ from typing import Any
 from transformers import PreTrainedTokenizerBase
 
 from .loop import tool_suffix_ids
+from .plain import PlainText
 
 
 class ChatFormat:
@@ -44,7 +45,7 @@ class ChatFormat:
     ) -> list[int]:
         """The ids of a prompt with its tools (functions or their JSON schemas), ending with the assistant header."""
         return self.tokenizer.apply_chat_template(
-            messages,
+            PlainText(self.tokenizer).messages(messages),
             tools=list(tools),
             chat_template=self.chat_template,
             add_generation_prompt=True,

@@ -1,6 +1,7 @@
 """Running the tool calls of a turn: together, each with a time limit, a failure being a result."""
 
 import asyncio
+import copy
 import inspect
 import json
 import queue
@@ -8,6 +9,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from types import MethodType
 from typing import Any, NamedTuple
 
 from transformers.utils import get_json_schema
@@ -67,7 +69,10 @@ async def _await(result: Any) -> Any:
 
 
 def run_concurrently(
-    calls: Sequence[Callable[[], ToolResult]], timeout: float | None = None, concurrency: int = 64
+    calls: Sequence[Callable[[], ToolResult]],
+    timeout: float | None = None,
+    concurrency: int = 64,
+    on_timeout: Callable[[int], None] = lambda index: None,
 ) -> list[ToolResult]:
     """Runs calls in threads and returns their results in order.
 
@@ -76,6 +81,7 @@ def run_concurrently(
         timeout: seconds that each may take, from its own start. A call that takes longer is left behind: its thread
             goes on unseen and ends with the process.
         concurrency: how many run at once.
+        on_timeout: called with the number of a call as soon as it is left behind.
     """
     results: list[ToolResult | None] = [None] * len(calls)
     waiting = deque(enumerate(calls))
@@ -100,6 +106,45 @@ def run_concurrently(
         except queue.Empty:
             index = min(deadlines, key=deadlines.__getitem__)
             result = ToolResult(f"Error: the tool did not answer within {timeout:g} s.", failed=True)
+            on_timeout(index)
         if deadlines.pop(index, None) is not None:
             results[index] = result
     return [result for result in results if result is not None]
+
+
+def leave_behind(episode: Any) -> None:
+    """Gives an episode an environment that a call which timed out, and still runs, cannot write to.
+
+    The call keeps the environment that it was made on, and the episode goes on with a copy: what the call sets on
+    `self`, or does to lists, dicts and sets in its attributes, never reaches the episode, its reward, or an episode
+    that the environment is reset for. All else that the attributes hold, such as a retriever, is shared.
+
+    Args:
+        episode: with `environment` and `tools`, whose bound methods are bound to the copy.
+    """
+    left = episode.environment
+    if left is None:
+        return
+    episode.environment = kept = copy.copy(left)
+    copies: dict[int, Any] = {}
+    for name, value in list(getattr(kept, "__dict__", {}).items()):
+        setattr(kept, name, _own_containers(value, copies))
+    episode.tools = {
+        name: MethodType(tool.__func__, kept) if getattr(tool, "__self__", None) is left else tool
+        for name, tool in episode.tools.items()
+    }
+
+
+def _own_containers(value: Any, copies: dict[int, Any]) -> Any:
+    """`value` with copies of its built-in containers, at any depth; `copies` holds those made so far, by id."""
+    if type(value) is tuple:
+        return tuple(_own_containers(item, copies) for item in value)
+    if not isinstance(value, dict | list | set | deque | bytearray):
+        return value
+    if id(value) not in copies:
+        own: Any = copy.copy(value)  # at once: the call that was left behind may be writing
+        copies[id(value)] = own
+        places = list(own) if isinstance(own, dict) else range(len(own)) if isinstance(own, list | deque) else ()
+        for place in places:
+            own[place] = _own_containers(own[place], copies)
+    return copies[id(value)]
