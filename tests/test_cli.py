@@ -392,6 +392,10 @@ class Environment:
         self.value += by
         return str(self.value)
 
+class Paying(Environment):
+    def get_reward(self):
+        return 5.0 * (self.value == self.goal)
+
 def reward(completions, environments, goal, **kwargs):
     return [2.0 * (environment.value == goal) for environment, goal in zip(environments, goal)]
 """
@@ -427,6 +431,12 @@ def test_a_task_of_one_s_own_is_evaluated_asked_and_taught_by_import_paths(tmp_p
     # One of three is right, and earns 2; the environment knows it by the row's column.
     means = [score[name]["mean"] for name in ("exact_match", "memory_fidelity", "reward", "tool_calls")]
     assert means == pytest.approx([1 / 3, 1 / 3, 2 / 3, 1])
+    # An environment that computes the reward needs no function.
+    with serve(counter) as server:
+        task = ["--environment-factory", "counting:Paying"]
+        assert main(["eval", "--dataset", "counting:questions", "--model", server.url, *task, "-o", "paid"]) == 0
+    (score,) = read_summary("paid")
+    assert score["reward"]["mean"] == pytest.approx(5 / 3)
     sys.modules.pop("counting")
 
 

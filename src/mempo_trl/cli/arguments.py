@@ -38,6 +38,15 @@ class TaskArguments:
         },
     )
 
+    objectives: int | None = field(
+        default=None,
+        metadata={"help": "questions that are joined into one (the paper's 2); default: unchanged, 4 in the world"},
+    )
+    count: int | None = field(
+        default=None,
+        metadata={"help": "most questions; default: all, in the world 100 or as many as the training needs"},
+    )
+
     def __post_init__(self) -> None:
         if isinstance(self.reward_funcs, str):  # one name in a YAML file
             self.reward_funcs = [self.reward_funcs]
@@ -53,13 +62,6 @@ class TrainArguments(TaskArguments):
     dataset_config: str | None = field(default=None, metadata={"help": "its configuration"})
     dataset_train_split: str = field(default="train", metadata={"help": "its split to train on"})
     dataset_test_split: str = field(default="test", metadata={"help": "its split to evaluate on"})
-    objectives: int | None = field(
-        default=None,
-        metadata={"help": "questions that are joined into one (the paper's 2); default: unchanged, 4 in the world"},
-    )
-    count: int | None = field(
-        default=None, metadata={"help": "most questions to train on; default: all, in the world as many as steps need"}
-    )
     eval_questions: int = field(
         default=0, metadata={"help": "questions that are held out, and played before and after training; 0 for none"}
     )

@@ -31,9 +31,7 @@ def add_commands(commands: Any) -> None:
     parser.add_argument(
         "question", help='a question, or several separated by "; "; or a dataset, of which one question is asked'
     )
-    add_task_options(parser, "dataset", "reward_funcs")
-    parser.add_argument("--context", choices=("memory", "full"), default="memory", help="default: memory")
-    parser.add_argument("--objectives", type=int, help="of a dataset's question; default: any, 4 in the world")
+    add_task_options(parser, dataset=None, reward_funcs=None, count=None)
     parser.add_argument("--seed", type=int, help="of the sampling, and of the choice of a dataset's question")
     parser.add_argument("--trace", help="append the episode to this trace file, for mempo view")
     add_model_options(parser)

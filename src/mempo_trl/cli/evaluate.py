@@ -12,7 +12,6 @@ from .options import (
     numbers,
     open_model,
     open_named_task,
-    words,
 )
 
 if TYPE_CHECKING:
@@ -36,25 +35,18 @@ def add_commands(commands: Any) -> None:
         "Writes episodes.jsonl (a trace file, for mempo view and mempo plot) and summary.json (for mempo compare and\n"
         "mempo plot). The same command goes on with an evaluation that was stopped.",
     )
-    add_task_options(evaluate)
-    evaluate.add_argument(
-        "--objectives",
-        type=numbers,
-        default=[None],
-        metavar="K,K",
-        help="questions that are joined into one, such as 2,4,6; default: unchanged, 4 in the world",
+    add_task_options(
+        evaluate,
+        objectives={"type": numbers, "default": [None], "metavar": "K,K"},
+        count={"default": 100, "help": "most questions for each number of objectives and each seed; default: 100"},
     )
-    evaluate.add_argument(
-        "--context", type=words("full", "memory"), default=["memory"], help="full,memory or one; default: memory"
-    )
-    evaluate.add_argument("--count", type=int, default=100, help="most questions for each K and seed; default: 100")
     evaluate.add_argument("--samples", type=int, default=1, help="episodes of each question; default: 1")
     evaluate.add_argument(
         "--seeds", type=numbers, default=[0], metavar="S,S", help="each draws other questions; default: 0"
     )
     evaluate.add_argument("--concurrency", type=int, default=16, help="episodes at once; default: 16")
     evaluate.add_argument("-o", "--output", default="eval", help="folder for the results; default: eval")
-    add_model_options(evaluate)
+    add_model_options(evaluate, contexts=True)
 
     comparison = add_command(
         commands,
@@ -82,7 +74,8 @@ def run_eval(args: argparse.Namespace) -> int:
     from ..tasks.task import import_reward_funcs
 
     folder = EvaluationFolder(args.output, {name: getattr(args, name) for name in SETTINGS})
-    task, reward_funcs = open_named_task(args, args.dataset), import_reward_funcs(args.reward_funcs)
+    task = open_named_task(args, args.dataset)
+    reward_funcs = import_reward_funcs(args.reward_funcs, task.environment_factory)
     grid = Grid(args.context, args.objectives, args.seeds, args.samples, args.count)
     rows = grid.rows(task)
     left = sum(len(folder.remaining(rows, context)) for context in grid.contexts)

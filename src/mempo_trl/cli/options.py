@@ -4,7 +4,7 @@ import argparse
 import json
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import fields
+from dataclasses import MISSING, fields
 from typing import TYPE_CHECKING, Any
 
 from .arguments import TaskArguments
@@ -12,6 +12,9 @@ from .arguments import TaskArguments
 if TYPE_CHECKING:
     from ..inference.agent import MemoryAgent
     from ..tasks.task import Task
+
+
+CONTEXTS = ("memory", "full")
 
 
 class Parser(argparse.ArgumentParser):
@@ -48,19 +51,30 @@ def add_command(
     return parser
 
 
-def add_task_options(parser: argparse.ArgumentParser, *leave_out: str) -> None:
-    """The options of `TaskArguments`, but for those to leave out."""
+def add_task_options(parser: argparse.ArgumentParser, **changes: dict[str, Any] | None) -> None:
+    """The options of `TaskArguments`.
+
+    Args:
+        parser: gets them.
+        **changes: by option, arguments of `add_argument` over the usual ones; None leaves the option out.
+    """
     group = parser.add_argument_group("task")
     for option in fields(TaskArguments):
-        if option.name not in leave_out:
-            default = "" if option.default is None else f"; default: {option.default}"
-            group.add_argument(
-                f"--{option.name}",
-                default=option.default,
-                type=int if option.name == "passages" else str,
-                nargs="+" if option.name == "reward_funcs" else None,
-                help=option.metadata["help"] + default,
-            )
+        change = changes.get(option.name, {})
+        if change is not None:
+            usual: dict[str, Any] = {
+                "default": option.default,
+                "type": int if option.name in ("passages", "objectives", "count") else str,
+                "nargs": "+" if option.name == "reward_funcs" else None,
+                "help": option_help(option),
+            }
+            group.add_argument(f"--{option.name}", **(usual | change))
+
+
+def option_help(option: Any) -> str:
+    """The text of a dataclass's option, with its default if that says something."""
+    default = "" if option.default in (MISSING, None) else f"; default: {option.default}"
+    return option.metadata["help"] + default
 
 
 def open_named_task(args: argparse.Namespace, dataset: str) -> "Task":
@@ -71,8 +85,14 @@ def open_named_task(args: argparse.Namespace, dataset: str) -> "Task":
     return open_task(dataset, args.corpus, args.passages, factory)
 
 
-def add_model_options(parser: argparse.ArgumentParser, required: bool = True) -> None:
-    """What plays, and how it samples."""
+def add_model_options(parser: argparse.ArgumentParser, required: bool = True, contexts: bool = False) -> None:
+    """What plays, and how it samples.
+
+    Args:
+        parser: gets the options.
+        required: whether a model has to be named.
+        contexts: whether several contexts can be, as a list.
+    """
     model = parser.add_argument_group("model")
     model.add_argument(
         "--model",
@@ -96,6 +116,13 @@ def add_model_options(parser: argparse.ArgumentParser, required: bool = True) ->
         "--request", type=json.loads, help="JSON fields of each request to a URL, such as '{\"seed\": 1}'"
     )
     model.add_argument("--device", help="of a transformers model; default: a GPU if there is one")
+    model.add_argument(
+        "--context",
+        default="memory",
+        **({"type": words(*CONTEXTS)} if contexts else {"choices": CONTEXTS}),
+        help="what a turn sees: memory (the prompt and its last turns), full (all turns)"
+        f"{', or both, as full,memory' if contexts else ''}; default: memory",
+    )
     model.add_argument("--temperature", type=float, default=1.0, help="default: 1, as in training; 0 is greedy")
     model.add_argument("--top_p", type=float, default=1.0, help="default: 1")
     model.add_argument("--max_turn_length", type=int, default=1024, help="most tokens of a turn; default: 1024")

@@ -108,7 +108,7 @@ def open_training_task(script_args: TrainArguments, training_args: MemPOConfig) 
     else:
         task = open_task(script_args.dataset, script_args.corpus, script_args.passages, factory)
         factory, (train, rows) = task.environment_factory, _split(task, script_args, training_args.seed)
-    return TrainingTask(factory, import_reward_funcs(script_args.reward_funcs), train, rows)
+    return TrainingTask(factory, import_reward_funcs(script_args.reward_funcs, factory), train, rows)
 
 
 def _hub_questions(script: TrainArguments, config: MemPOConfig, factory: Any) -> tuple[Any, Dataset, list[Row]]:

@@ -2,12 +2,20 @@
 
 import argparse
 import sys
-from dataclasses import MISSING, fields
+from dataclasses import fields
 from typing import Any
 
 from ..sft.arguments import SFTArguments
 from .arguments import TrainArguments
-from .options import add_command, add_model_options, add_task_options, make_agent, open_model, open_named_task
+from .options import (
+    add_command,
+    add_model_options,
+    add_task_options,
+    make_agent,
+    open_model,
+    open_named_task,
+    option_help,
+)
 
 _DATASET_HELP = next(option for option in fields(TrainArguments) if option.name == "dataset").metadata["help"]
 
@@ -26,11 +34,8 @@ def add_commands(commands: Any) -> None:
     )
     traces.add_argument("dataset", help=_DATASET_HELP)
     traces.add_argument("output", help="trace file; wrong answers go to OUTPUT's name with .rejected before the suffix")
-    add_task_options(traces, "dataset")
-    traces.add_argument("--objectives", type=int, help="questions that are joined into one; default: unchanged")
-    traces.add_argument("--count", type=int, help="most questions; default: all (world: 100)")
+    add_task_options(traces, dataset=None)
     traces.add_argument("--seed", type=int, default=0, help="of the order and of a teacher's sampling; default: 0")
-    traces.add_argument("--context", choices=("memory", "full"), default="memory", help="a teacher's; default: memory")
     traces.add_argument("--concurrency", type=int, default=16, help="episodes of a teacher at once; default: 16")
     add_model_options(traces, required=False)
 
@@ -65,8 +70,7 @@ def add_script(commands: Any, name: str, run: Any, help: str, arguments: type, c
     parser.add_argument("--config", help="YAML file with any of the options")
     parser.add_argument("--help_all", action="store_true", help="list every option, with TRL's own")
     for option in fields(arguments):
-        default = "" if option.default in (MISSING, None) else f"; default: {option.default}"
-        parser.add_argument(f"--{option.name}", help=option.metadata["help"] + default)
+        parser.add_argument(f"--{option.name}", help=option_help(option))
 
 
 def parse_script(args: argparse.Namespace, *dataclasses: Any, **defaults: Any) -> tuple[Any, ...]:
@@ -87,7 +91,8 @@ def run_traces(args: argparse.Namespace) -> int:
     from ..sft import demonstrations
     from ..tasks.task import import_reward_funcs
 
-    task, reward_funcs = open_named_task(args, args.dataset), import_reward_funcs(args.reward_funcs)
+    task = open_named_task(args, args.dataset)
+    reward_funcs = import_reward_funcs(args.reward_funcs, task.environment_factory)
     rows = task.rows(args.objectives, args.count, args.seed)
     left = demonstrations.remaining_rows(args.output, rows)
     if args.model is None:

@@ -20,7 +20,9 @@ def outcome_reward(
     reward_funcs: Sequence[RewardFunction],
     reward_weights: Sequence[float] | None = None,
 ) -> float:
-    """The weighted sum of what reward functions return for one episode. None counts as nothing, as in TRL.
+    """The weighted sum of what reward functions return for one episode, as in training.
+
+    None counts as nothing. If the environment has a `get_reward`, what it returns is added.
 
     Args:
         row: the dataset's row; its columns are arguments of the functions, as in training.
@@ -32,4 +34,10 @@ def outcome_reward(
     batch = {"prompts": [episode.prompt], "completions": [episode.messages], "environments": [episode.environment]}
     rewards = [function(**batch, **columns)[0] for function in reward_funcs]
     weighted = zip(rewards, reward_weights or [1.0] * len(rewards), strict=True)
-    return float(sum(reward * weight for reward, weight in weighted if reward is not None))
+    own = episode.environment.get_reward() if has_reward(episode.environment) else None
+    return float(sum(reward * weight for reward, weight in (*weighted, (own, 1.0)) if reward is not None))
+
+
+def has_reward(environment: Any) -> bool:
+    """Whether an environment computes a reward itself, as in TRL."""
+    return callable(getattr(environment, "get_reward", None))

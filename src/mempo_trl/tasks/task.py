@@ -11,6 +11,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+from .outcome import has_reward
 from .search.corpora import Passage, load_corpus
 from .search.data import compose_objectives, load_fanoutqa, load_hotpotqa, load_questions
 from .search.environment import SearchEnvironment
@@ -139,10 +140,15 @@ def import_object(path: str) -> Any:
     return getattr(module, name)
 
 
-def import_reward_funcs(names: Iterable[str] | None) -> list[Callable[..., Any]]:
-    """TRL reward functions by import path or by their name in `mempo_trl.tasks.search`; None: MemPO's own."""
+def import_reward_funcs(
+    names: Iterable[str] | None, environment_factory: Callable[[], Any]
+) -> list[Callable[..., Any]]:
+    """TRL reward functions by import path or by their name in `mempo_trl.tasks.search`.
+
+    None gives MemPO's own, or no function if the environment computes the reward (`get_reward`).
+    """
     if names is None:
-        return [mempo_outcome_reward]
+        return [] if has_reward(environment_factory()) else [mempo_outcome_reward]
     return [import_object(name if set(":.") & set(name) else f"mempo_trl.tasks.search:{name}") for name in names]
 
 
