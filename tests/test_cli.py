@@ -96,7 +96,7 @@ def test_the_commands_are_those_that_are_documented():
     ("argv", "message"),
     [
         (["run", "who?", "--model", "m"], "Name one with --corpus"),
-        (["run", "who?", "--model", "m", "--corpus", "x.txt"], "Name it .jsonl or .tsv"),
+        (["run", "who?", "--model", "m", "--corpus", "x.txt"], "No such file"),
         (["eval", "--model", "m", "--dataset", "odd", "-o", "{tmp}"], "dataset 'odd' is unknown"),
         (["run", "world", "--model", "http://m", "--max_tool_length", "9"], "cannot be held to --max_tool_length"),
         (["view", "{tmp}/none.jsonl"], "No such file"),

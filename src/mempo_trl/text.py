@@ -1,5 +1,7 @@
 """Text from outside, made fit to be encoded."""
 
+import unicodedata
+
 # Every special token and tag in use opens with one of these: <mem>, <|im_end|>, <｜User｜>, </s>, [INST], [PAD7]. The
 # look-alikes behind the first of each kind become it under the Unicode normalisation (NFKC) of some tokenizers.
 _ESCAPED = {"<＜﹤": "&lt;", ">＞﹥": "&gt;", "[［﹇": "(", "]］﹈": ")"}
@@ -9,6 +11,11 @@ _ESCAPES = str.maketrans({character: safe for characters, safe in _ESCAPED.items
 def valid_unicode(text: str) -> str:
     """`text` with "?" for lone surrogates, which JSON can name (\\ud800) and no tokenizer can encode."""
     return text.encode("utf-8", "replace").decode("utf-8")
+
+
+def is_blank(text: str) -> bool:
+    """Whether nothing in `text` can be seen: spaces, control characters, zero-width marks."""
+    return all(unicodedata.category(character) in ("Cc", "Cf", "Zl", "Zp", "Zs") for character in text)
 
 
 def escape(text: str) -> str:

@@ -79,12 +79,19 @@ def test_spaces_trimmed_from_offsets_still_count():
 
 @pytest.mark.parametrize(
     ("answers", "message"),
-    [([], "non-empty list"), ("Paris", "non-empty list"), ([""], "not empty"), (["a", "  "], "not empty"),
-     (["a;b"], "cannot hold ';'"), ([None], "must be a string")],
+    [([], "expected a list"), ("Paris", r"Write \['Paris'\]"), ([""], "is empty"), (["a", "  "], "is empty"),
+     (["a\u200b", "\u200b\ufeff"], "is empty"), (["\ud800"], "not valid text"), (["a;b", "c"], "cannot hold ';'"),
+     ([None], "expected a list")],
 )  # fmt: skip
 def test_answers_that_cannot_be_scored(tokenizer, answers, message):
     with pytest.raises(ValueError, match=message):
         encode_answer(tokenizer, answers)
+
+
+def test_one_answer_may_hold_a_semicolon(tokenizer):
+    encoded = encode_answer(tokenizer, ["a; b"], template="<{a}>")
+    assert encoded.text == "<a; b>"
+    assert "".join(masked_text(tokenizer, encoded)) == "a; b"
 
 
 @pytest.mark.parametrize("template", ["no place", "{a}{a}"])

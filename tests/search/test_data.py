@@ -20,7 +20,7 @@ from mempo_trl.tasks.search import (
     load_questions,
     validate_rows,
 )
-from mempo_trl.tasks.search.data import fanoutqa_corpus, fanoutqa_rows
+from mempo_trl.tasks.search.fanoutqa import fanoutqa_corpus, fanoutqa_rows
 from mempo_trl.tasks.search.prompts import TAGS
 
 
@@ -77,22 +77,42 @@ def test_jsonl(tmp_path):
 @pytest.mark.parametrize(
     ("row", "message"),
     [
-        ({"answers": ["a"]}, "line 2: expected 'question' and 'answers', got .'answers'."),
-        ({"question": "q"}, "line 2: expected 'question' and 'answers'"),
-        ({"question": "q", "golden_answers": []}, "line 2: expected 'question' and 'answers'"),
-        ({"question": "q", "answers": []}, "row 1, column 'answers': expected a list"),
-        ({"question": "q", "answers": "a"}, "row 1, column 'answers': expected a list"),
-        ({"question": "q", "answers": [3]}, "row 1, column 'answers': expected a list"),
-        ({"question": "q", "answers": ["a", " "]}, "row 1, column 'answers': an answer is empty"),
-        ({"question": "q", "answers": ["a; b"]}, "row 1, column 'answers': 'a; b' holds ';'"),
-        ({"question": "q", "answers": ["a"], "aliases": [["b"], ["c"]]}, "row 1, column 'aliases': expected 1 lists"),
-        ({"question": "q", "answers": ["a"], "prompt": "q"}, "row 1, column 'prompt': expected a list of messages"),
-        ({"question": "q", "answers": ["a"], "prompt": []}, "row 1, column 'prompt': expected a list of messages"),
+        ({"answers": ["a"]}, "column 'question': expected a text, got None"),
+        ({"question": " ", "answers": ["a"]}, "column 'question': the question is empty"),
+        ({"question": "q"}, "expected 'question' and 'answers' (or 'golden_answers', 'answer'), got ['question']"),
+        ({"question": "q", "golden_answers": "Paris"}, "column 'golden_answers': expected a list of right answers, "
+         "got 'Paris'. Write ['Paris']"),
+        ({"question": "q", "golden_answers": [{}]}, "column 'golden_answers': an answer must be a text, got {}"),
+        ({"question": "q", "answers": []}, "column 'answers': expected a list"),
+        ({"question": "q", "answers": "a"}, "column 'answers': expected a list with one text for each objective, got "
+         "the text 'a'. Write ['a']"),
+        ({"question": "q", "answers": [3]}, "column 'answers': expected a list"),
+        ({"question": "q", "answers": ["a", None]}, "column 'answers': expected a list"),
+        ({"question": "q", "answers": ["a", " "]}, "column 'answers': an answer is empty"),
+        ({"question": "q", "answers": ["a; b", "c"]}, "column 'answers': one of several answers cannot hold ';'"),
+        ({"question": "q", "answers": ["a"], "aliases": [["b"], ["c"]]}, "column 'aliases': expected 1 lists"),
+        ({"question": "q", "answers": ["a"], "aliases": ["Sir B"]}, "column 'aliases': expected a list of texts for "
+         "each objective, got ['Sir B']. Write [['Sir B']]"),
+        ({"question": "q", "answers": ["a"], "aliases": "Sir B"}, "column 'aliases': expected a list of texts"),
+        ({"question": "q", "answers": ["a"], "aliases": [[""]]}, "column 'aliases': an alias must be a text that is"),
+        ({"question": "q", "answers": ["a", "b"], "aliases": [["x;y"], []]}, "column 'aliases': 'x;y' can never be"),
+        ({"question": "q", "answers": ["a"], "prompt": "q"}, "column 'prompt': expected a list of messages"),
+        ({"question": "q", "answers": ["a"], "prompt": []}, "column 'prompt': expected a list of messages"),
+        ({"question": "q", "answers": ["a"], "prompt": [{"role": "user"}]}, "column 'prompt': a message needs"),
+        ({"question": "q", "answers": ["a"], "question_id": 1.5}, "the question's id must be a text or a number"),
+        ({"question": "q", "answers": ["\ud800"]}, "column 'answers': an answer is empty or not valid text"),
+        ({"question": "q", "answers": ["a"], "note": "\ud800"}, "column 'note': '\\ud800' is not of the same type as"),
+        ({"question": "q", "answers": ["a"], "level": {"x": 1}}, "column 'level': {'x': 1} is not of the same type as"),
+        ({"question": "q", "answers": ["a"], "level": "hard"}, "column 'level': 'hard' is not of the same type as"),
     ],
-)
+)  # fmt: skip
 def test_a_bad_row_is_named(tmp_path, row, message):
-    with pytest.raises(ValueError, match=message):
-        load_questions(write_lines(tmp_path / "q.jsonl", [{"question": "Who?", "answers": ["Ada"]}, row]))
+    first = {"question": "Who?", "answers": ["Ada"], "level": 1}
+    path = write_lines(tmp_path / "q.jsonl", [first, first, row])
+    with pytest.raises(ValueError) as error:
+        load_questions(path)
+    assert str(error.value).startswith(f"{path}, line 3")
+    assert message in str(error.value)
 
 
 def test_rows_of_any_origin_can_be_checked():
@@ -144,7 +164,8 @@ def test_hotpotqa(tmp_path):
         Passage("2", "Other", "Nothing of note."),
         Passage("3", "Third", "Two."),
     ]
-    first, second = questions.to_list()  # the third has an answer that cannot be one objective
+    first, second, third = questions.to_list()
+    assert third["answers"] == ["a; b"]  # one objective needs no splitting
     assert first["question_id"] == "5a7a06935542990198eaf050"
     assert first["answers"] == ["1986"]
     assert first["prompt"] == build_prompt(HOTPOT[0]["question"])
@@ -159,7 +180,7 @@ def test_hotpotqa(tmp_path):
 def test_a_file_that_is_not_hotpotqa_is_named(tmp_path, change):
     path = tmp_path / "hotpot.json"
     path.write_text(json.dumps([HOTPOT[0], HOTPOT[1] | change]), encoding="utf-8")
-    with pytest.raises(ValueError, match="question 1 is not in HotpotQA's format"):
+    with pytest.raises(ValueError, match=r"hotpot.json, item 1: column '(context|supporting_facts)': expected pairs"):
         load_hotpotqa(path)
 
 
@@ -189,6 +210,7 @@ def test_fanoutqa_subquestions():
     assert [(row["question_id"], row["answers"]) for row in rows] == [
         ("s2", ["300.5"]),
         ("s4", ["yes"]),
+        ("s5", ["x; y"]),
         ("s6", ["2"]),
         ("s7", ["2"]),
     ]

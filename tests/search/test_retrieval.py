@@ -125,7 +125,7 @@ def test_corpora_in_their_public_formats(tmp_path):
     jsonl, tsv, gz = tmp_path / "c.jsonl", tmp_path / "psgs_w100.tsv", tmp_path / "psgs_w100.tsv.gz"
     rows = [{"id": "a", "contents": CORPUS[0].contents}, {"title": "Paris", "text": "Capital."}, {"text": "No title."}]
     jsonl.write_text("\n\n".join(map(json.dumps, rows)), encoding="utf-8")
-    expected = [CORPUS[0], Passage("2", "Paris", "Capital."), Passage("4", "", "No title.")]
+    expected = [CORPUS[0], Passage("1", "Paris", "Capital."), Passage("2", "", "No title.")]
     assert list(load_corpus(jsonl)) == expected
 
     tsv.write_text('id\ttext\ttitle\n1\t"Said ""yes"" twice"\tAaron\n2\tPlain\tBen\n', encoding="utf-8")
@@ -138,11 +138,11 @@ def test_corpora_in_their_public_formats(tmp_path):
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
-        ("c.txt", "", "cannot tell the format"),
+        ("c.txt", "some text", "line 1: not valid JSON"),
         ("c.jsonl", '{"id": 1, "text": "a"}\n{"id": 2}', "line 2: a passage needs 'contents' or 'text'"),
         ("c.jsonl", '{"text": "a"}\n{"te', "line 2: not valid JSON"),
-        ("c.jsonl", "[1]", "line 1: expected an object, got list"),
-        ("c.tsv", "1\tsome text\tTitle\n2\tmore\tOther\n", "expected columns id, text, title"),
+        ("c.jsonl", "[1]", "item 0: expected an object, got int"),
+        ("c.tsv", "1\tsome text\tTitle\n2\tmore\tOther\n", "line 1: expected a header with id, text, title"),
     ],
 )
 def test_a_broken_corpus_is_named(tmp_path, name, text, message):

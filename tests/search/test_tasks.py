@@ -76,9 +76,11 @@ def test_hotpotqa_brings_its_corpus_along(tmp_path):
 
 @pytest.mark.parametrize(
     ("questions", "message"),
-    [("odd", "dataset 'odd' is unknown"), ("a.csv", "unknown"), ("a.jsonl", "Name one with --corpus")],
+    [("odd", "dataset 'odd' is unknown: no such file. Give world"), ("a.jsonl", "Name one with --corpus")],
 )
-def test_what_cannot_be_opened(questions, message):
+def test_what_cannot_be_opened(tmp_path, monkeypatch, questions, message):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a.jsonl").write_text('{"question": "q", "answers": ["a"]}')
     with pytest.raises(ValueError, match=message):
         open_task(questions)
 

@@ -2,6 +2,8 @@
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from ..text import is_blank, valid_unicode
+
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
@@ -21,15 +23,21 @@ class EncodedAnswer(NamedTuple):
 
 def check_answers(answers: object) -> list[str]:
     """Returns the gold answers of one question, or raises ValueError saying what is wrong with them."""
-    if isinstance(answers, str) or not isinstance(answers, (list, tuple)) or not answers:
-        raise ValueError(f"answers must be a non-empty list of strings, one for each objective: got {answers!r}")
+    if isinstance(answers, str):
+        raise ValueError(
+            f"expected a list with one text for each objective, got the text {answers!r}. Write [{answers!r}]"
+        )
+    if not isinstance(answers, (list, tuple)) or not answers or not all(isinstance(answer, str) for answer in answers):
+        raise ValueError(f"expected a list with one text for each objective, got {answers!r:.200}")
     for answer in answers:
-        if not isinstance(answer, str) or not answer.strip():
-            raise ValueError(f"an answer must be a string that is not empty: got {answer!r} in {answers!r}")
-        if ";" in answer:
+        if is_blank(answer) or answer != valid_unicode(answer):
             raise ValueError(
-                f"an answer cannot hold ';', which stands between answers: got {answer!r}. Write it without, or split "
-                "it into two objectives"
+                f"an answer is empty or not valid text, got {answer!r}. Leave the row out, or give the answer"
+            )
+        if len(answers) > 1 and ";" in answer:
+            raise ValueError(
+                f"one of several answers cannot hold ';', which stands between them: got {answer!r}. Write it without, "
+                "or split it into two objectives"
             )
     return [answer.strip() for answer in answers]
 
@@ -75,7 +83,7 @@ def encode_answer(
         template: The text around the answers, with `{a}` once where they go.
 
     Raises:
-        ValueError: An answer is empty or holds ";", or the template does not have `{a}` exactly once.
+        ValueError: An answer is empty, one of several holds ";", or the template does not have `{a}` exactly once.
 
     Source: method.md, section 3; the published code counts tokens from the end, which holds for some vocabularies.
     """

@@ -13,8 +13,9 @@ from typing import Any
 
 from .outcome import has_reward
 from .search.corpora import Passage, load_corpus
-from .search.data import compose_objectives, load_fanoutqa, load_hotpotqa, load_questions
+from .search.data import compose_objectives, load_question_set
 from .search.environment import SearchEnvironment
+from .search.fanoutqa import load_fanoutqa
 from .search.remote import HTTPRetriever
 from .search.retrieval import BM25Retriever, Retriever
 from .search.rewards import mempo_outcome_reward
@@ -54,7 +55,7 @@ class Task:
 def is_dataset(name: str) -> bool:
     """Whether a text names a dataset, as for `open_task`, and is not itself a question."""
     own = re.fullmatch(r"[\w.]+:\w+", name) is not None
-    return name in (WORLD, FANOUTQA) or own or Path(name).suffix in (".json", ".jsonl")
+    return name in (WORLD, FANOUTQA) or own or _is_file(name)
 
 
 def open_task(
@@ -63,10 +64,10 @@ def open_task(
     """Opens a question set with its tools.
 
     Args:
-        dataset: `world` (the embedded one), `fanoutqa` (needs the package), a HotpotQA file (`.json`), a question file
-            (`.jsonl`, see `load_questions`), or the import path `module:name` of a function without arguments that
-            returns rows, as a list or a dataset.
-        corpus: see `open_retriever`. The embedded world has its own; FanOutQA and HotpotQA bring one along.
+        dataset: `world` (the embedded one), `fanoutqa` (needs the package), a question file (see `load_questions`), or
+            the import path `module:name` of a function without arguments that returns rows, as a list or a dataset.
+        corpus: see `open_retriever`. The embedded world has its own; FanOutQA and files with paragraphs (HotpotQA,
+            2WikiMultihopQA, MuSiQue) bring one along.
         top_k: passages for each search.
         environment_factory: tools of another kind, in place of search.
 
@@ -77,30 +78,28 @@ def open_task(
         raise ValueError(f"an environment_factory has its own tools: the corpus {corpus} is not used. Leave one out")
     if dataset == WORLD:
         return Task(environment_factory or WorldEnvironment, _world_rows)
-    has_corpus = dataset == FANOUTQA or Path(dataset).suffix == ".json"
-    own = ":" in dataset and Path(dataset).suffix not in (".json", ".jsonl")
     if not is_dataset(dataset):
         raise ValueError(
-            f"the dataset {dataset!r} is unknown. Give {WORLD}, {FANOUTQA}, a HotpotQA file (.json), a question file "
-            "(.jsonl), or the import path (module:name) of a function that returns rows"
+            f"the dataset {dataset!r} is unknown: no such file. Give {WORLD}, {FANOUTQA}, a question file, or the "
+            "import path (module:name) of a function that returns rows"
         )
-    if corpus is None and environment_factory is None and not has_corpus:
+    own = not _is_file(dataset) and dataset != FANOUTQA
+    rows, passages = (_own_rows(dataset), []) if own else _read_questions(dataset)
+    if corpus is None and environment_factory is None and not passages:
         raise ValueError(f"{dataset} has no corpus of its own. Name one with --corpus, or an environment_factory")
-    rows, passages = _read_questions(dataset)
     if environment_factory is None:
         retriever = open_retriever(corpus) if corpus is not None else BM25Retriever.build(passages)
         environment_factory = partial(SearchEnvironment, retriever, top_k=top_k)
     return Task(environment_factory, partial(_draw, rows, joined=not own))
 
 
+def _is_file(name: str) -> bool:
+    return os.path.isfile(name) or Path(name).suffix in (".json", ".jsonl", ".parquet", ".gz")
+
+
 def _read_questions(dataset: str) -> tuple[list[Row], list[Passage]]:
     """The rows, and the passages that come with them."""
-    suffix = Path(dataset).suffix
-    if suffix == ".jsonl":
-        return list(load_questions(dataset)), []
-    if dataset != FANOUTQA and suffix != ".json":
-        return _own_rows(dataset), []
-    found = load_fanoutqa() if dataset == FANOUTQA else load_hotpotqa(dataset)
+    found = load_fanoutqa() if dataset == FANOUTQA else load_question_set(dataset)
     return list(found.questions), found.corpus
 
 

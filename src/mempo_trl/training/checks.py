@@ -13,8 +13,8 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase, ProcessorMixi
 from trl import GRPOTrainer
 
 from ..memory import find_memory_spans
-from ..memory.answers import check_answers
 from ..rollout.loop import Episode
+from ..rows import check_row
 from .config import MemPOConfig
 
 logger = get_logger(__name__)
@@ -127,8 +127,9 @@ def check_dataset(dataset: Any, answers_column: str, name: str) -> None:
             f"{name} has prompts of type {type(dataset[0]['prompt']).__name__}, but tools need a chat: set 'prompt' "
             'to a list of messages, [{"role": "user", "content": ...}]'
         )
-    for row, answers in enumerate(dataset[answers_column]):
-        check_row_answers(answers, f"row {row} of {name}")
+    columns = [column for column in ("prompt", "aliases", answers_column) if column in dataset.column_names]
+    for number, row in enumerate(dataset.select_columns(columns)):
+        check_row(row, f"row {number} of {name}", answers_column)
 
 
 def check_tags(tokenizer: PreTrainedTokenizerBase) -> None:
@@ -150,11 +151,3 @@ def warn_if_truncated(episodes: Sequence[Episode], share: float = 0.9) -> None:
             "Nearly all episodes of a batch were truncated. Raise max_completion_length (the episode), "
             "max_turn_length (a turn) or the engine's context, or lower max_tool_length (a tool result)"
         )
-
-
-def check_row_answers(answers: Any, where: str) -> list[str]:
-    """The gold answers of one row, or ValueError with the row's place."""
-    try:
-        return check_answers(answers)
-    except ValueError as error:
-        raise ValueError(f"{where}: {error}") from error

@@ -22,10 +22,10 @@ from ..memory.scoring.shared import CompletionLogps
 from ..memory.turns import find_turns
 from ..rollout.context import visible_start
 from ..rollout.loop import Episode, TurnLimits, TurnLoop
+from ..rows import check_row
 from .by_turn import forward_by_turn, is_single_turn
 from .checks import (
     check_dataset,
-    check_row_answers,
     check_tags,
     check_trl,
     refuse_combinations,
@@ -296,7 +296,7 @@ class MemPOTrainer(ResumableTrainer, HubTrainer, GRPOTrainer):
         self._answers = [
             encode_answer(
                 self._tokenizer,
-                check_row_answers(row[self.args.answers_column], "a row of the dataset"),
+                check_row(row, f"the row of question {row.get('question_id')!r}", self.args.answers_column),
                 self.args.answer_template,
             )
             for row in inputs

@@ -1,8 +1,9 @@
 """The search task: questions, retrieval, environment and rewards. Needs no torch and no TRL."""
 
 from .corpora import Passage, load_corpus
-from .data import compose_objectives, load_fanoutqa, load_hotpotqa, load_questions
+from .data import compose_objectives, load_hotpotqa, load_question_set, load_questions
 from .environment import SearchEnvironment
+from .fanoutqa import load_fanoutqa
 from .prompts import SYSTEM_PROMPT, build_prompt
 from .remote import HTTPRetriever
 from .retrieval import BM25Retriever, RetrievalError, Retriever
@@ -41,6 +42,7 @@ __all__ = [
     "load_corpus",
     "load_fanoutqa",
     "load_hotpotqa",
+    "load_question_set",
     "load_questions",
     "mempo_outcome_reward",
     "normalize_answer",

@@ -1,15 +1,17 @@
 """Passages: the type, the public file formats of corpora, and a memory-mapped store for large ones."""
 
 import csv
-import gzip
 import json
 import mmap
 import sys
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import IO, Any, NamedTuple, overload
+from typing import Any, NamedTuple, overload
 
 import numpy as np
+
+from ...files import open_bytes, read_lines, read_records
 
 
 class Passage(NamedTuple):
@@ -40,56 +42,75 @@ class Passage(NamedTuple):
 
 
 def load_corpus(path: str | Path) -> Iterator[Passage]:
-    """Reads a corpus, one passage at a time.
+    """Reads a corpus, one passage at a time. The content tells the format; any of them may be gzipped.
 
-    Formats, by the file's name (`.gz` may follow):
-        `.jsonl`: `{"id", "contents"}` (Search-R1, Pyserini) or `{"id", "title", "text"}`; `id` defaults to the row.
-        `.tsv`: `id`, `text`, `title` with that header (DPR's `psgs_w100.tsv`).
+    Formats:
+        JSON lines, a JSON list or Parquet: `{"id", "contents"}` (Search-R1, Pyserini) or `{"id", "title", "text"}`;
+            `id` defaults to the row.
+        Tab-separated: `id`, `text`, `title` with that header (DPR's `psgs_w100.tsv`), one passage a line.
 
     Raises:
         `ValueError`: the format is unknown, or a row lacks what it needs; the message names file and line.
     """
     path = Path(path)
-    suffix = Path(path.stem).suffix if path.suffix == ".gz" else path.suffix
-    readers = {".jsonl": _read_jsonl_passages, ".tsv": _read_dpr_passages}
-    if suffix not in readers:
-        raise ValueError(f"{path}: cannot tell the format of this corpus. Name it .jsonl or .tsv (.gz may follow)")
-    with gzip.open(path, "rt", encoding="utf-8") if path.suffix == ".gz" else open(path, encoding="utf-8") as file:
-        yield from readers[suffix](file, path)
+    if _is_table(path):
+        yield from _read_table(path)
+        return
+    for number, (where, row) in enumerate(read_records(path)):
+        try:
+            yield _passage(row, number)
+        except ValueError as error:
+            raise ValueError(f"{where}: {error}") from error
 
 
-def _read_jsonl_passages(file: IO[str], path: Path) -> Iterator[Passage]:
-    for number, row in read_jsonl(file, path):
-        id = str(row.get("id", number - 1))
-        if isinstance(row.get("contents"), str):
-            yield Passage.from_contents(id, row["contents"])
-        elif isinstance(row.get("text"), str):
-            yield Passage(id, row.get("title") or "", row["text"])
-        else:
-            raise ValueError(f"{path}, line {number}: a passage needs 'contents' or 'text', got {sorted(row)}")
+def _passage(row: dict[str, Any], number: int) -> Passage:
+    row = {key: value for key, value in row.items() if value is not None}
+    id, title = row.get("id", row.get("_id", number)), row.get("title", "")
+    if not isinstance(id, str | int) or isinstance(id, bool) or not isinstance(title, str):
+        raise ValueError(f"'id' must be a text or a number and 'title' a text, got {id!r:.100} and {title!r:.100}")
+    if isinstance(row.get("contents"), str):
+        return Passage.from_contents(str(id), row["contents"])
+    if isinstance(row.get("text"), str):
+        return Passage(str(id), title, row["text"])
+    raise ValueError(f"a passage needs 'contents' or 'text', got {sorted(row)}")
 
 
-def _read_dpr_passages(file: IO[str], path: Path) -> Iterator[Passage]:
+def _is_table(path: Path) -> bool:
+    """Whether the first line has tabs, and is not JSON's."""
+    with open_bytes(path) as file:
+        line = file.readline(65_536).removeprefix(b"\xef\xbb\xbf").strip()
+    return b"\t" in line and not line.startswith((b"{", b"[", b"PAR1"))
+
+
+def _read_table(path: Path) -> Iterator[Passage]:
+    # Each line is read by itself: csv would look for the end of a stray quote in the passages behind it.
     csv.field_size_limit(sys.maxsize)
-    rows = csv.DictReader(file, delimiter="\t")
-    for number, row in enumerate(rows, start=2):
-        if row.get("id") is None or row.get("text") is None:
-            raise ValueError(f"{path}, line {number}: expected columns id, text, title, got {rows.fieldnames}")
-        yield Passage(row["id"], row.get("title") or "", row["text"])
-
-
-def read_jsonl(file: Iterable[str], path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yields (line number from 1, object) and skips empty lines; an error names file and line."""
-    for number, line in enumerate(file, start=1):
+    columns: list[str] = []
+    for number, line in read_lines(path):
         if not line.strip():
             continue
-        try:
-            row = json.loads(line)
-        except json.JSONDecodeError as error:
-            raise ValueError(f"{path}, line {number}: not valid JSON ({error})") from error
-        if not isinstance(row, dict):
-            raise ValueError(f"{path}, line {number}: expected an object, got {type(row).__name__}")
-        yield number, row
+        if not columns:
+            columns = _fields(line, 0)
+            if not {"id", "text"} <= set(columns):
+                raise ValueError(f"{path}, line {number}: expected a header with id, text, title, got {columns!r:.200}")
+            continue
+        fields = _fields(line, len(columns))
+        if len(fields) != len(columns):
+            raise ValueError(
+                f"{path}, line {number}: expected {len(columns)} columns, got {len(fields)}. A passage takes one line, "
+                "without tabs in it"
+            )
+        row = dict(zip(columns, fields, strict=True))
+        yield Passage(row["id"], row.get("title", ""), row["text"])
+
+
+def _fields(line: str, count: int) -> list[str]:
+    """The columns of a line: as csv quotes them, or, where that does not give `count` of them, as they stand."""
+    with suppress(csv.Error, StopIteration):
+        fields = next(csv.reader([line], delimiter="\t", strict=True))
+        if len(fields) == count:
+            return fields
+    return line.split("\t")
 
 
 class PassageFile(Sequence[Passage]):
