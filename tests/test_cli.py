@@ -3,6 +3,7 @@ import json
 import subprocess
 import sys
 from dataclasses import fields
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from fake_server import serve
 from mempo_trl import MemPOConfig
 from mempo_trl.cli import build_parser, main
 from mempo_trl.evaluation.grid import read_summary
+from mempo_trl.evaluation.scores import ANSWER_METRICS
 from mempo_trl.tasks.search import BM25Retriever
 from mempo_trl.traces.file import read_traces
 
@@ -398,6 +400,12 @@ class Paying(Environment):
 
 def reward(completions, environments, goal, **kwargs):
     return [2.0 * (environment.value == goal) for environment, goal in zip(environments, goal)]
+
+def unanswered():
+    return [{name: value for name, value in row.items() if name != "answers"} for row in questions()[:2]]
+
+def mixed():
+    return [*questions()[:2], *unanswered()]
 """
 
 
@@ -437,6 +445,27 @@ def test_a_task_of_one_s_own_is_evaluated_asked_and_taught_by_import_paths(tmp_p
         assert main(["eval", "--dataset", "counting:questions", "--model", server.url, *task, "-o", "paid"]) == 0
     (score,) = read_summary("paid")
     assert score["reward"]["mean"] == pytest.approx(5 / 3)
+    sys.modules.pop("counting")
+
+
+def test_questions_without_gold_answers_have_the_other_scores(tmp_path, monkeypatch, capsys):
+    (tmp_path / "counting.py").write_text(OWN_TASK)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    task = ["--environment_factory", "counting:Environment", "--reward_funcs", "counting:reward"]
+    with serve(counter) as server:
+        assert main(["eval", "--dataset", "counting:unanswered", "--model", server.url, *task, "-o", "none"]) == 0
+        assert "reward" in capsys.readouterr().out
+        assert main(["eval", "--dataset", "counting:mixed", "--model", server.url, *task, "-o", "mixed"]) == 0
+    (score,) = read_summary("none")
+    assert (score["objectives"], score["reward"]["mean"]) == (0, 1.0)
+    assert not score.keys() & set(ANSWER_METRICS)
+    assert [(s["objectives"], s["questions"]) for s in read_summary("mixed")] == [(0, 2), (1, 2)]
+    assert main(["compare", "none", "none"]) == 0
+    if find_spec("matplotlib"):
+        assert main(["plot", "none/summary.json"]) == 1
+        assert "no F1 to plot" in capsys.readouterr().err
+        assert main(["plot", "mixed/summary.json"]) == 0
     sys.modules.pop("counting")
 
 

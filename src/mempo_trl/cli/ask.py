@@ -120,7 +120,7 @@ def summary(trajectory: "Trajectory", gold: list[str] | None) -> "Text":
     if gold:
         text.append(f"\ngold:   {'; '.join(gold)}")
     text.append(
-        f"\n{trajectory.stop_reason} after {len(trajectory.turn_tokens)} turns and {trajectory.tool_calls} searches "
+        f"\n{trajectory.stop_reason} after {len(trajectory.turn_tokens)} turns and {trajectory.tool_calls} tool calls "
         f"({trajectory.tool_failures} failed); {trajectory.total_tokens} tokens in all, {trajectory.peak_tokens} at "
         "the peak"
     )

@@ -137,6 +137,7 @@ class Watch:
 
 
 COLUMNS = ("exact_match", "f1", "memory_fidelity", "total_tokens", "peak_tokens")
+WITHOUT_ANSWERS = ("reward", "well_formed", "total_tokens", "peak_tokens", "turns")
 
 
 def score_table(scores: Iterable["Score"]) -> "Table":
@@ -145,7 +146,7 @@ def score_table(scores: Iterable["Score"]) -> "Table":
     from rich.table import Table
 
     scores = list(scores)
-    names = [name for name in COLUMNS if all(name in score for score in scores)]
+    names = COLUMNS if all("exact_match" in score for score in scores) else WITHOUT_ANSWERS
     table = Table(
         box=SIMPLE,
         padding=(0, 0, 0, 1),

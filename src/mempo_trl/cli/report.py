@@ -92,7 +92,7 @@ def objective_scores(files: list[str]) -> "list[ObjectiveScore]":
     """F1 by number of objectives in each summary. A line is named by its context, with its folder if there are more."""
     from ..evaluation.grid import read_summary
 
-    return [
+    points: list[ObjectiveScore] = [
         {
             "name": f"{Path(file).parent.name} {score['context']}" if len(files) > 1 else score["context"],
             "objectives": score["objectives"],
@@ -101,4 +101,8 @@ def objective_scores(files: list[str]) -> "list[ObjectiveScore]":
         }
         for file in files
         for score in read_summary(file)
+        if "f1" in score
     ]
+    if not points:
+        raise ValueError(f"{', '.join(files)}: no F1 to plot, because the questions have no gold answers")
+    return points

@@ -65,6 +65,7 @@ def evaluate(
 def _trace(agent: MemoryAgent, row: Row, episode: Trajectory, scores: Scores) -> Trace:
     """The trace of one evaluated episode. Its reward is the outcome's, so that `mempo sft` takes what is right."""
     named = {name: value for name, value in scores.items() if name not in _OF_THE_TRACE}
+    row = {**row, "answers": row.get("answers") or []}
     trace: Any = trajectory_trace(episode, row, agent.context, named, agent.tokenizer)
     trace |= {"reward": scores["reward"], "error": episode.error}
     return trace | {name: row[name] for name in ("seed", "sample") if name in row}

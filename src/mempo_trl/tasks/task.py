@@ -109,8 +109,8 @@ def _own_rows(dataset: str) -> list[Row]:
     rows = [{"question_id": str(number), **row} for number, row in enumerate(rows)]
     if not rows or not all("prompt" in row for row in rows):
         raise ValueError(f"{dataset} returned {len(rows)} rows. Return one or more, each with a prompt")
-    columns = dict.fromkeys(name for row in rows for name in row)
-    return [columns | row for row in rows]
+    columns: Row = dict.fromkeys(name for row in rows for name in row)
+    return [columns | ({"answers": []} if "answers" in columns else {}) | row for row in rows]
 
 
 def import_object(path: str) -> Any:
