@@ -10,7 +10,7 @@ import pytest
 from agent_script import FACTS, TURNS
 from fake_server import serve
 from mempo_trl.inference.agent import MemoryAgent
-from mempo_trl.inference.endpoints import ChatEndpoint
+from mempo_trl.inference.endpoints import ChatEndpoint, Sampling
 from mempo_trl.inference.trajectory import read_tool_calls
 from mempo_trl.rollout.chat_loop import to_wire
 from mempo_trl.rollout.loop import LAST_TURN_NOTE, TurnLimits
@@ -91,9 +91,20 @@ def test_errors_that_pass_are_retried(environment_factory):
         ((500, {"error": "broken"}, {}), "HTTP 500.*broken", 3),
         ((401, {"error": "no key"}, {}), "refused: HTTP 401.*no key", 1),
         (b"<html>", "JSONDecodeError", 3),
+        (b"[" * 100_000, "nested more than 100 levels deep", 3),
+        ([1], r"sent no object, but \[1\]", 1),
         ({"choices": []}, "no choices", 1),
+        ({"error": {"message": "quota"}}, "no choices: .*quota", 1),
+        ({"choices": [{"text": "x"}], "usage": USAGE}, "choice without a message: .*'text': 'x'", 1),
         ({"choices": [{"message": {"content": "x"}}]}, "how many tokens", 1),
-        (chat("x", tool_calls=[{"id": "1", "type": "custom"}]), "no function calls", 1),
+        ({**chat("x"), "usage": {"prompt_tokens": None, "completion_tokens": 1}}, "its usage is .*None", 1),
+        ({**chat("x"), "usage": {"prompt_tokens": "1", "completion_tokens": 1}}, "its usage is", 1),
+        ({**chat("x"), "usage": 3}, "its usage is 3", 1),
+        (chat(3), "a content that is not text: 3", 1),
+        (chat([{"image": "x"}]), "a content that is not text", 1),
+        (chat("x", tool_calls=[{"id": "1", "type": "custom"}]), "no function call: .*custom", 1),
+        (chat("x", tool_calls="search"), "tool calls that are no list: 'search'", 1),
+        (chat("x", tool_calls=[{"function": {"name": None}}]), "no function call", 1),
     ],
 )
 def test_errors_that_stay_end_the_episode_as_data(environment_factory, reply, error, requests):
@@ -104,6 +115,49 @@ def test_errors_that_stay_end_the_episode_as_data(environment_factory, reply, er
     assert re.search(error, trajectory.error)
     assert len(server.requests) == requests
     assert trajectory.messages == []
+
+
+ANSWER = "<answer>x</answer>"
+
+
+@pytest.mark.parametrize(
+    ("reply", "messages"),
+    [
+        (chat([{"type": "text", "text": "<answer>"}, {"type": "text", "text": "x</answer>"}]), 1),
+        (chat([{"type": "thinking", "thinking": []}, "<answer>x</answer>"]), 1),
+        (chat(ANSWER, tool_calls=[None]), 1),
+        (chat(ANSWER, tool_calls=None), 1),
+        (chat(ANSWER, finish_reason=7), 1),
+        ({**chat(ANSWER), "id": None, "model": [], "extra": {"x": 1}}, 1),
+        (chat(ANSWER, tool_calls={"function": {"name": "search", "arguments": '{"query": "Peru"}'}}), 1),
+    ],
+)
+def test_replies_that_can_be_read_are(environment_factory, reply, messages):
+    with serve(lambda path, body: reply) as server:
+        trajectory = chat_agent(server, environment_factory).run("q")
+    assert trajectory.stop_reason in ("done", "finished")
+    assert trajectory.answer == "x"
+    assert len(trajectory.messages) == messages
+
+
+@pytest.mark.parametrize(
+    ("given", "asked"),
+    [
+        ("", "/v1/chat/completions"),
+        ("/", "/v1/chat/completions"),
+        ("/v1", "/v1/chat/completions"),
+        ("/api/v1/", "/api/v1/chat/completions"),
+        ("/v1beta/openai", "/v1beta/openai/chat/completions"),
+        ("/api/paas/v4", "/api/paas/v4/chat/completions"),
+        ("/v1/chat/completions", "/v1/chat/completions"),
+        ("/openai", "/openai/v1/chat/completions"),
+        ("/openai/v1?api-version=2", "/openai/v1/chat/completions?api-version=2"),
+    ],
+)
+def test_a_url_that_names_a_version_is_used_as_given(given, asked):
+    with serve(lambda path, body: chat("x")) as server:
+        ChatEndpoint(server.url + given, "m").complete([], [], Sampling())
+    assert [path for path, _, _ in server.requests] == [asked]
 
 
 def test_a_timeout_is_data(environment_factory):

@@ -174,21 +174,85 @@ def test_a_wrong_row_count_is_an_error(server, connect, rows):
         b"",
         b"<html>busy</html>",
         b"\xff\xfe",
-        [],
         {},
         {"result": None},
-        {"result": [None]},
-        {"result": [["text"]]},
+        {"result": [3]},
+        {"result": [[None]]},
+        {"result": [[3]]},
         {"result": [[{"score": 1.0}]]},
         {"result": [[{"document": {"id": 1}, "score": 1.0}]]},
         {"result": [[{"document": {"contents": None}, "score": 1.0}]]},
-        {"result": [[{"document": {"contents": "text"}, "score": None}]]},
     ],
 )
 def test_a_reply_that_makes_no_sense_is_an_error(server, connect, answer):
     server.behave = lambda body: answer
-    with pytest.raises(RetrievalError, match="cannot be read"):
+    with pytest.raises(RetrievalError, match=r"cannot be read|without a list|no list of|did not answer in 3 attempts"):
         connect().search(["Paris"], 1)
+
+
+PARIS = '"Paris"\nCapital.'
+FULL = {"document": {"id": "7", "contents": PARIS}, "score": 2.5}
+
+
+@pytest.mark.parametrize(
+    ("row", "expected", "note"),
+    [
+        ([FULL], ("7", 2.5), None),
+        ([{"document": {"id": 7, "contents": PARIS}, "score": 2}], ("7", 2.0), None),
+        ([{"document": {"contents": PARIS}}], ("", 0.0), "have no 'score'"),  # Search-R1's web search servers
+        ([{"document": {"contents": PARIS}, "score": None}], ("", 0.0), "have no 'score'"),
+        ([{"document": {"contents": PARIS}, "score": "high"}], ("", 0.0), "have no 'score'"),
+        ([{"document": {"contents": PARIS}, "score": True}], ("", 0.0), "have no 'score'"),
+        ([{"document": {"contents": PARIS}, "score": float("nan")}], ("", 0.0), "have no 'score'"),
+        ([{"document": {"id": None, "contents": PARIS}, "score": 1}], ("", 1.0), None),
+        ([{"document": {"id": [], "contents": PARIS}, "score": 1}], ("", 1.0), None),
+        ([{"id": "7", "contents": PARIS}], ("7", 0.0), "have no 'score'"),  # Search-R1 without return_scores
+        ([{"id": "7", "contents": PARIS, "score": 1}], ("7", 1.0), None),
+        ([{"document": {"id": "7", "content": PARIS}, "score": 1}], ("7", 1.0), "no 'contents'; 'content' was read"),
+        ([{"document": {"id": "7", "text": PARIS}, "score": 1}], ("7", 1.0), "no 'contents'; 'text' was read"),
+        ([{"id": "7", "title": "Paris", "text": "Capital.", "score": 1}], ("7", 1.0), "'text' was read"),
+        ([{"id": "7", "title": "Paris", "content": "Capital.", "score": 1}], ("7", 1.0), "'content' was read"),
+        ([{"document": {"title": "x", "contents": PARIS}, "score": 1}], ("", 1.0), None),
+        ([{"document": {"contents": None, "text": PARIS}, "score": 1}], ("", 1.0), "'text' was read"),
+        ([{"document": PARIS, "score": 1}], ("", 1.0), None),
+        ([PARIS], ("", 0.0), "have no 'score'"),
+        ([[PARIS, 1]], ("", 1.0), None),
+        ([[{"id": "7", "contents": PARIS}, 1]], ("7", 1.0), None),
+        ([None, FULL], ("7", 2.5), "were left out, the first: None"),
+        ([{"document": None, "score": 3}, FULL], ("7", 2.5), "were left out, the first: {'document': None"),
+        ([{"document": {"contents": 3}}, FULL], ("7", 2.5), "were left out"),
+        ([7, [], FULL], ("7", 2.5), "were left out, the first: 7"),
+        ({"documents": [FULL]}, ("7", 2.5), None),
+    ],
+)
+def test_what_can_be_read_is_and_what_is_missing_is_said_once(server, connect, caplog, row, expected, note):
+    server.behave = lambda body: {"result": [row] * len(body["queries"])}
+    retriever = connect()
+    for queries in (["x"], ["x", "y"], ["x"]):
+        found = retriever.search(queries, 1)
+        assert found == [[Passage(expected[0], "Paris", "Capital.", expected[1])]] * len(queries)
+    messages = [record.getMessage() for record in caplog.records if "documents" in record.getMessage()]
+    assert len(messages) == len(set(messages))
+    assert any(note in message for message in messages) if note else not messages
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [[[FULL]], {"results": [[FULL]]}, {"result": [FULL]}, [FULL], {"result": [[FULL, FULL]], "took": 3}],
+)
+def test_envelopes(server, connect, reply):
+    server.behave = lambda body: reply
+    assert connect().search(["x"], 1) == [[Passage("7", "Paris", "Capital.", 2.5)]]
+
+
+@pytest.mark.parametrize("reply", [{"result": [[]]}, {"result": [None]}, {"result": []}])
+def test_nothing_found(server, connect, reply):
+    server.behave = lambda body: reply
+    if reply["result"]:
+        assert connect().search(["x"], 1) == [[]]
+    else:
+        with pytest.raises(RetrievalError, match="sent 0 rows, expected 1"):
+            connect().search(["x"], 1)
 
 
 def test_a_broken_connection_is_tried_again(server, connect):

@@ -1,18 +1,15 @@
 """Models behind HTTP: a vLLM server that takes and gives token ids, and any OpenAI-compatible chat endpoint."""
 
 import os
-import random
 import re
 import threading
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
-import httpx2
+from ..http import JSONClient, NoAnswer
 
-_RETRIED = frozenset({408, 409, 429, 500, 502, 503, 504})
-_LONGEST_PAUSE = 60.0  # seconds
+_VERSION = re.compile(r"/v\d\w*(/|$)")
 
 
 class EndpointError(Exception):
@@ -45,11 +42,11 @@ class Sampling:
 class Endpoint:
     """Pooled connections to one server; safe to share between threads.
 
-    A request without an answer, or with one of the statuses 408, 409, 429, 500, 502, 503 and 504, is sent again after a
-    pause that doubles each time, or as long as the server's `Retry-After` asks, up to a minute.
+    A request that gets no answer is sent again, as `JSONClient` does.
 
     Args:
-        base_url: with or without `/v1` at its end.
+        base_url: used as given if its path names a version, such as `/v1`, `/api/v3` or `/v1beta/openai`; else `/v1` is
+            appended. A query (`?api-version=...`) is sent with each request.
         model: name of the model; default: the first that the server lists.
         api_key: default: the environment variable `OPENAI_API_KEY`, if set.
         timeout: seconds for each attempt.
@@ -71,18 +68,16 @@ class Endpoint:
     ) -> None:
         if not base_url.startswith(("http://", "https://")):
             raise ValueError(f"base_url must start with http:// or https://, got {base_url!r}")
-        self.base_url = base_url.rstrip("/").removesuffix("/v1") + "/v1"
+        base_url, _, self._query = base_url.partition("?")
+        base_url = base_url.rstrip("/").removesuffix("/chat/completions")
+        self.base_url = base_url if _VERSION.search(base_url) else base_url + "/v1"
         self.extra = dict(extra or {})
         self._model = model
-        self._retries, self._backoff = retries, backoff
         self._lock = threading.Lock()
         self._card: dict[str, Any] | None = None
         api_key = api_key or os.environ.get("OPENAI_API_KEY")
-        self._client = httpx2.Client(
-            headers={"Authorization": f"Bearer {api_key}"} if api_key else {},
-            timeout=httpx2.Timeout(timeout, pool=None),
-            limits=httpx2.Limits(max_connections=256, max_keepalive_connections=256),
-        )
+        headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+        self._client = JSONClient(timeout, retries, backoff, headers=headers)
 
     @property
     def model(self) -> str:
@@ -94,7 +89,8 @@ class Endpoint:
         """What the server's list of models says of this one; of the first if no name was given."""
         with self._lock:
             if self._card is None:
-                models = self._request("GET", "/models").get("data") or []
+                listed = self._request("GET", "/models").get("data")
+                models = [card for card in listed if _is_card(card)] if isinstance(listed, list) else []
                 named = [card for card in models if self._model in (None, card["id"])]
                 if not named:
                     wanted = self._model or "any model"
@@ -107,31 +103,23 @@ class Endpoint:
         self._client.close()
 
     def _request(self, method: str, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
-        problem, pause = "", self._backoff
         body = body and {key: value for key, value in {**body, **self.extra}.items() if value is not None}
-        for attempt in range(self._retries + 1):
-            if attempt:
-                time.sleep(pause)
-            # Jitter, or episodes that failed together would come back together.
-            pause = self._backoff * 2**attempt * random.uniform(0.5, 1.5)
-            try:
-                response = self._client.request(method, self.base_url + path, json=body)
-                if response.status_code == 200:
-                    return response.json()
-            except (httpx2.TransportError, ValueError) as error:
-                problem = f"{type(error).__name__}: {error}"
-                continue
-            problem = f"HTTP {response.status_code}: {response.text[:300]}"
-            if response.status_code not in _RETRIED:
-                overflow = re.search(r"context.?length|prompt is too long", response.text, re.IGNORECASE)
-                raise (ContextOverflow if overflow else EndpointError)(f"{self.base_url}{path} refused: {problem}")
-            pause = _retry_after(response) or pause
-        raise EndpointError(f"{self.base_url}{path} gave no answer in {self._retries + 1} attempts ({problem})")
+        url = self.base_url + path
+        try:
+            reply = self._client.request(method, f"{url}?{self._query}" if self._query else url, body)
+        except NoAnswer as error:
+            raise EndpointError(f"{url} gave no answer {error}") from error
+        if reply.status != 200:
+            overflow = re.search(r"context.?length|prompt is too long", reply.text, re.IGNORECASE)
+            problem = f"{url} refused: HTTP {reply.status}: {reply.text[:300]}"
+            raise (ContextOverflow if overflow else EndpointError)(problem)
+        if not isinstance(reply.value, dict):
+            raise EndpointError(f"{url} sent no object, but {reply.text[:300]}")
+        return reply.value
 
 
-def _retry_after(response: httpx2.Response) -> float | None:
-    value = response.headers.get("retry-after", "")
-    return min(float(value), _LONGEST_PAUSE) if value.isdecimal() else None
+def _is_card(card: Any) -> bool:
+    return isinstance(card, dict) and isinstance(card.get("id"), str)
 
 
 class VLLMServer(Endpoint):
@@ -152,7 +140,8 @@ class VLLMServer(Endpoint):
     @property
     def max_context_length(self) -> int | None:
         """Tokens that the server can hold, prompt included, as it says itself."""
-        return self.card.get("max_model_len")
+        length = self.card.get("max_model_len")
+        return length if _is_count(length) else None
 
     def generate(self, contexts: list[list[int]], sampling: Sampling, seed: int | None = None) -> list[list[int]]:
         """Samples one turn for each context, with one request each.
@@ -172,11 +161,11 @@ class VLLMServer(Endpoint):
         if self.max_context_length is not None:
             body["max_tokens"] = min(sampling.max_turn_length, self.max_context_length - len(context))
         ids = _first_choice(self._request("POST", "/completions", body)).get("token_ids")
-        if not ids:
+        if not isinstance(ids, list) or not ids or not all(map(_is_count, ids)):
             raise EndpointError(
                 f"{self.base_url} gave no token ids. Serve the model with vLLM 0.10.2 or later, or use ChatEndpoint"
             )
-        return list(ids)
+        return ids
 
 
 class ChatReply(NamedTuple):
@@ -224,24 +213,70 @@ class ChatEndpoint(Endpoint):
         if tools:
             body |= {"tools": tools, "tool_choice": self.tool_choice}
         reply = self._request("POST", "/chat/completions", body)
-        choice = _first_choice(reply)
-        message, usage = choice.get("message") or {}, reply.get("usage") or {}
-        if not {"prompt_tokens", "completion_tokens"} <= usage.keys():
-            raise EndpointError(f"{self.base_url} does not say how many tokens it used, which episodes are measured by")
-        calls = message.get("tool_calls") or []
-        if not all(isinstance(call.get("function"), dict) and "name" in call["function"] for call in calls):
-            raise EndpointError(f"{self.base_url} sent tool calls that are no function calls: {calls!r:.200}")
-        return ChatReply(
-            message.get("content") or "",
-            calls,
-            choice.get("finish_reason") or "stop",
-            usage["prompt_tokens"],
-            usage["completion_tokens"],
+        return parse_chat(reply)
+
+
+def parse_chat(reply: Mapping[str, Any]) -> ChatReply:
+    """Reads the JSON of a `/chat/completions` reply. A text in parts is joined; calls that are null are left out.
+
+    Raises:
+        `EndpointError`: it holds no message, no token counts, or calls that are no function calls. The error quotes it.
+    """
+    choice = _first_choice(reply)
+    message, usage = choice.get("message"), reply.get("usage")
+    if not isinstance(message, dict):
+        raise EndpointError(f"the endpoint sent a choice without a message: {_clip(choice)}")
+    counts: list[Any] = [
+        usage.get(name) if isinstance(usage, dict) else None for name in ("prompt_tokens", "completion_tokens")
+    ]
+    if not all(map(_is_count, counts)):
+        raise EndpointError(
+            "the endpoint does not say how many tokens it used, which episodes are measured by: its usage is "
+            f"{_clip(usage)}"
         )
+    finish_reason = choice.get("finish_reason")
+    return ChatReply(
+        _read_content(message.get("content")),
+        _read_calls(message.get("tool_calls")),
+        finish_reason if isinstance(finish_reason, str) else "stop",
+        *counts,
+    )
+
+
+def _read_content(content: Any) -> str:
+    parts: list[Any] = content if isinstance(content, list) else [content]
+    found = [part.get("text") if isinstance(part, dict) else part for part in parts]
+    texts = [text for text in found if isinstance(text, str)]  # parts of other kinds are thoughts or images
+    if content and not texts:
+        raise EndpointError(f"the endpoint sent a content that is not text: {_clip(content)}")
+    return "".join(texts)
+
+
+def _read_calls(calls: Any) -> list[dict[str, Any]]:
+    calls = [calls] if isinstance(calls, dict) else [] if calls is None else calls
+    if not isinstance(calls, list):
+        raise EndpointError(f"the endpoint sent tool calls that are no list: {_clip(calls)}")
+    return [_read_call(call) for call in calls if call is not None]
+
+
+def _read_call(call: Any) -> dict[str, Any]:
+    function = call.get("function") if isinstance(call, dict) else None
+    if not isinstance(function, dict) or not isinstance(function.get("name"), str):
+        raise EndpointError(f"the endpoint sent a tool call that is no function call: {_clip(call)}")
+    return call if isinstance(call.get("id"), str) else {**call, "id": None}
 
 
 def _first_choice(reply: Mapping[str, Any]) -> dict[str, Any]:
     choices = reply.get("choices")
     if not isinstance(choices, list) or not choices or not isinstance(choices[0], dict):
-        raise EndpointError(f"the endpoint's reply has no choices, only {sorted(reply)}")
+        raise EndpointError(f"the endpoint's reply has no choices: {_clip(reply)}")
     return choices[0]
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def _clip(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 300 else text[:300] + "..."

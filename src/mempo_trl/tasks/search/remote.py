@@ -1,28 +1,30 @@
 """Passages from a search server, in the wire format that search agents share (Search-R1's `/retrieve`)."""
 
-import random
+import logging
 import threading
 import time
 from collections.abc import Callable
+from math import isfinite
 from typing import Any
 
-import httpx2
-
+from ...http import JSONClient, NoAnswer
 from .corpora import Passage
 from .retrieval import RetrievalError
 
-_RETRIED = frozenset({408, 429, 500, 502, 503, 504})
+logger = logging.getLogger(__name__)
 
 
 class HTTPRetriever:
     """Asks a server over pooled connections; safe to share between threads.
 
     One search is `POST {url}/retrieve` with `{"queries": [...], "topk": k, "return_scores": true}`, answered by
-    `{"result": [[{"document": {"id", "contents"}, "score"}, ...], ...]}`, one list for each query. `id` may be missing.
+    `{"result": [[{"document": {"id", "contents"}, "score"}, ...], ...]}`, one list for each query. What other servers
+    send is read as far as it can be: without `id` or `score`, with `content` or `text` (and `title`) for `contents`,
+    documents that stand alone or are texts. A warning says once what was missing, or left out.
 
-    A request that gets no answer, or one of the statuses 408, 429, 500, 502, 503 and 504, is sent again after a pause
-    that doubles each time. When searches keep failing, the server is left alone for a while and searches fail at once,
-    so that a batch of agents does not wait for it one timeout after the other; then one search tries it again.
+    A request that gets no answer is sent again, as `JSONClient` does. When searches keep failing, the server is
+    left alone for a while and searches fail at once, so that a batch of agents does not wait for it one timeout after
+    the other; then one search tries it again.
 
     Args:
         url: of the server, with or without `/retrieve`.
@@ -47,13 +49,9 @@ class HTTPRetriever:
         if not url.startswith(("http://", "https://")):
             raise ValueError(f"url must start with http:// or https://, got {url!r}")
         self.url = url.rstrip("/").removesuffix("/retrieve") + "/retrieve"
-        self._retries = retries
-        self._backoff = backoff
         self._breaker = CircuitBreaker(max_failures, cooldown)
-        self._client = httpx2.Client(
-            timeout=httpx2.Timeout(timeout, pool=None),
-            limits=httpx2.Limits(max_connections=max_connections, max_keepalive_connections=max_connections),
-        )
+        self._client = JSONClient(timeout, retries, backoff, max_connections)
+        self._said: set[str] = set()
 
     def search(self, queries: list[str], k: int) -> list[list[Passage]]:
         """Finds up to `k` passages for each query.
@@ -64,32 +62,23 @@ class HTTPRetriever:
         if not queries:
             return []
         self._breaker.check()
-        response = self._post({"queries": queries, "topk": k, "return_scores": True})
-        if response.status_code != 200:
-            raise RetrievalError(f"the search server refused the request (HTTP {response.status_code})")
-        return parse_reply(response, len(queries), k)
+        try:
+            reply = self._client.request("POST", self.url, {"queries": queries, "topk": k, "return_scores": True})
+        except NoAnswer as error:
+            self._breaker.record(answered=False)
+            raise RetrievalError(f"the search server did not answer {error.summary}") from error
+        self._breaker.record(answered=True)
+        if reply.status != 200:
+            raise RetrievalError(f"the search server refused the request (HTTP {reply.status})")
+        found, notes = parse_reply(reply.value, len(queries), k)
+        for note in notes - self._said:
+            logger.warning("%s: %s", self.url, note)
+        self._said |= notes
+        return found
 
     def close(self) -> None:
         """Closes the pooled connections."""
         self._client.close()
-
-    def _post(self, body: dict[str, Any]) -> httpx2.Response:
-        problem = ""
-        for attempt in range(self._retries + 1):
-            if attempt:
-                # Jitter, or agents that failed together would come back together.
-                time.sleep(self._backoff * 2 ** (attempt - 1) * random.uniform(0.5, 1.5))
-            try:
-                response = self._client.post(self.url, json=body)
-            except httpx2.TransportError as error:
-                problem = type(error).__name__
-                continue
-            if response.status_code not in _RETRIED:
-                self._breaker.record(answered=True)
-                return response
-            problem = f"HTTP {response.status_code}"
-        self._breaker.record(answered=False)
-        raise RetrievalError(f"the search server did not answer in {self._retries + 1} attempts ({problem})")
 
 
 class CircuitBreaker:
@@ -129,22 +118,73 @@ class CircuitBreaker:
             self._next_try = self._clock() + self._cooldown
 
 
-def parse_reply(response: httpx2.Response, queries: int, k: int) -> list[list[Passage]]:
-    """Reads a `/retrieve` reply for `queries` queries.
+def parse_reply(reply: Any, queries: int, k: int) -> tuple[list[list[Passage]], set[str]]:
+    """Reads the JSON of a `/retrieve` reply for `queries` queries, as far as it can be read.
+
+    Returns:
+        Up to `k` passages for each query, and notes on what was missing or left out.
 
     Raises:
-        `RetrievalError`: it is not JSON, has another number of rows than queries, or a row is no list of documents.
+        `RetrievalError`: it has another number of rows than queries, a row is not a list of documents, or none of a
+            row's documents can be read.
     """
-    try:
-        rows = response.json()["result"]
-        found = [[_passage(entry) for entry in row[:k]] for row in rows]
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise RetrievalError(f"the search server sent a reply that cannot be read ({type(error).__name__})") from error
-    if len(found) != queries:
-        raise RetrievalError(f"the search server sent {len(found)} rows, expected {queries}")
-    return found
+    rows = reply.get("result", reply.get("results")) if isinstance(reply, dict) else reply
+    if not isinstance(rows, list):
+        raise RetrievalError(f"the search server sent a reply without a list 'result': {_clip(reply)}")
+    if queries == 1 and rows and all(_is_entry(row) for row in rows):
+        rows = [rows]  # the documents of the one query, not in a list of their own
+    if len(rows) != queries:
+        raise RetrievalError(f"the search server sent {len(rows)} rows, expected {queries}")
+    notes: set[str] = set()
+    return [_read_row(row, k, notes) for row in rows], notes
 
 
-def _passage(entry: dict[str, Any]) -> Passage:
-    document = entry["document"]
-    return Passage.from_contents(str(document.get("id", "")), document["contents"], float(entry["score"]))
+def _is_entry(value: Any) -> bool:
+    return isinstance(value, str) or (isinstance(value, dict) and not isinstance(value.get("documents"), list))
+
+
+def _read_row(row: Any, k: int, notes: set[str]) -> list[Passage]:
+    entries = row.get("documents") if isinstance(row, dict) else row
+    if entries is None:
+        notes.add("null in place of a list of documents was read as an empty list")
+        return []
+    if not isinstance(entries, list):
+        raise RetrievalError(f"the search server sent no list of documents, but {_clip(row)}")
+    passages = [passage for entry in entries if (passage := _read_entry(entry, notes)) is not None]
+    if entries and not passages:
+        raise RetrievalError(f"the search server sent documents that cannot be read: {_clip(entries[0])}")
+    return passages[:k]
+
+
+def _read_entry(entry: Any, notes: set[str]) -> Passage | None:
+    """One document, bare or beside its score; None if it has no text."""
+    document, score = entry, None
+    if isinstance(entry, dict):
+        document = entry.get("document", entry)
+        score = entry.get("score", document.get("score") if isinstance(document, dict) else None)
+    elif isinstance(entry, list) and len(entry) == 2:
+        document, score = entry
+    if not isinstance(score, int | float) or isinstance(score, bool) or not isfinite(score):
+        notes.add("documents have no 'score'; it was read as 0")
+        score = 0.0
+    if isinstance(document, str):
+        return Passage.from_contents("", document, float(score))
+    if isinstance(document, dict):
+        id, title = document.get("id", ""), document.get("title")
+        id = str(id) if isinstance(id, str | int) else ""
+        for key in ("contents", "content", "text"):
+            text = document.get(key)
+            if not isinstance(text, str):
+                continue
+            if key != "contents":
+                notes.add(f"documents have no 'contents'; {key!r} was read")
+            if key != "contents" and isinstance(title, str):
+                return Passage(id, title, text, float(score))
+            return Passage.from_contents(id, text, float(score))
+    notes.add(f"documents without a text in 'contents' were left out, the first: {_clip(entry)}")
+    return None
+
+
+def _clip(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 100 else text[:100] + "..."
