@@ -5,10 +5,10 @@ from pathlib import Path
 from statistics import fmean
 
 from ablation_labels import ARMS, BASELINES, HORIZON, NOISE, OPTIONS, SPARSE, START, THRESHOLDS, Labels, present
+from ablation_rewards import SHORT
 from ablation_scores import SAME, Cells, Run, curve, final
 from ablation_tables import Pair, change, compared, differences_table, scores_table, sentence
-from ablation_trainer import SHORT
-from mempo_trl.rollout.context import CONTEXTS
+from mempo_trl.types import CONTEXTS
 
 TESTED = ("memory", "full")  # what an agent will see comes first
 EARLY = 20  # a step that is tested

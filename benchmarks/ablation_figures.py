@@ -14,7 +14,7 @@ from ablation_labels import ARMS, BASELINES, HORIZON, NOISE, OPTIONS, SPARSE, ST
 from ablation_real import TITLES, real_figure
 from ablation_scores import Cells, curve
 from mempo_trl.report.plots import COLOURS, STYLE
-from mempo_trl.rollout.context import CONTEXTS
+from mempo_trl.types import CONTEXTS
 
 ARM_STYLES = dict(zip(ARMS, (("#3a4149", "-"), ("#009E73", "-"), ("#3a4149", "--"), ("#009E73", "--")), strict=True))
 

@@ -12,9 +12,9 @@ from ablation_run import Job
 from ablation_scores import Cells, Run, example_of
 from ablation_tables import table
 from ablation_world import HABITS, memory_habits
-from mempo_trl.inference.trajectory import Trajectory
 from mempo_trl.memory.rewards import score_memories
 from mempo_trl.tasks.world.world import CAREFUL, world_rows
+from mempo_trl.traces.convert import written_episode
 
 
 def example_section(runs: list[Run]) -> str:
@@ -50,7 +50,7 @@ def _rules(example: dict[str, Any]) -> list[list[str]]:
     rows = []
     for label, (threshold, mode) in rules.items():
         score = score_memories(full, mem, torch.ones_like(mem), threshold, mode)
-        numbers = (score.p_full.item(), score.p_mem.item(), score.reward.item())
+        numbers = (score.p_baseline.item(), score.p_mem.item(), score.reward.item())
         rows.append([label, *(f"{n:.3f}" for n in numbers[:2]), f"{numbers[2]:+.3f}"])
     return rows
 
@@ -95,7 +95,7 @@ def habits_section(cells: Cells, labels: Labels, assets: Path) -> str:
 def _faultless(k: int) -> dict[str, float]:
     """The habits of the expert that forgets nothing and misreads nothing, on the questions of the tests."""
     rows = world_rows(Job("", 0).questions, k, Job("", 0).test_split)
-    found = [habits for row in rows if (habits := memory_habits(row, Trajectory([], messages=CAREFUL.trace(row))))]
+    found = [habits for row in rows if (habits := memory_habits(row, written_episode(row, CAREFUL.trace(row), {})))]
     return {habit: fmean(habits[habit] for habits in found) for habit in HABITS}
 
 

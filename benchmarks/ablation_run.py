@@ -23,19 +23,18 @@ import yaml
 from datasets import Dataset
 from transformers import TrainerCallback
 
+from ablation_rewards import memory_rewards
 from ablation_scores import LAST
-from ablation_trainer import ChoosyTrainer
 from ablation_world import NoisyEnvironment, examples, lost, memory_habits
 from mempo_trl import MemPOConfig, MemPOTrainer
 from mempo_trl.evaluation.scores import mean_scores, score_episode
 from mempo_trl.inference.agent import MemoryAgent
 from mempo_trl.inference.endpoints import Sampling
-from mempo_trl.rollout.context import CONTEXTS
-from mempo_trl.rollout.loop import TurnLimits
 from mempo_trl.tasks.search import mempo_outcome_reward
 from mempo_trl.tasks.search.rows import Row
 from mempo_trl.tasks.world.model import load_start
 from mempo_trl.tasks.world.world import WorldEnvironment, world_rows
+from mempo_trl.types import CONTEXTS, TurnLimits
 
 ROOT = Path(__file__).resolve().parents[1]
 WORLD = ROOT / "examples" / "configs" / "world.yaml"
@@ -48,7 +47,7 @@ CURVES = {
     "memory_reward": "memory/reward_mean",
     "memory_reward_std": "memory/reward_std",
     "p_mem": "memory/p_mem_mean",
-    "p_baseline": "memory/p_full_mean",
+    "p_baseline": "memory/p_baseline_mean",
     "memory_length": "memory/length_mean",
     "memory_closed": "memory/closed_fraction",
     "pools_under_floor": "memory/pools_under_floor",
@@ -64,7 +63,7 @@ class Job:
         seed: of the training; runs of one seed get the same questions.
         options: of `MemPOConfig`, over those of world.yaml.
         noise: rate at which a search misleads.
-        paid: memories that get a reward, as in `ChoosyTrainer`.
+        paid: memories that get a reward, as in `ablation_rewards`.
         objectives: people asked for in a question of the training; of several numbers, each has its share.
         tests: numbers of objectives that are tested.
         contexts: what is in view in the tests.
@@ -179,20 +178,20 @@ def play(job: Job) -> dict[str, Any]:
 
 def build_trainer(job: Job, args: MemPOConfig) -> MemPOTrainer:
     model, tokenizer = load_start()
+    funcs, args.memory_reward_weights = memory_rewards(job.paid)
     with tempfile.TemporaryDirectory() as folder:
         if args.beta:  # the reference model is loaded from where the policy came from
             model.save_pretrained(folder)
             args.model_init_kwargs = {"dtype": "float32"}
-        trainer = ChoosyTrainer(
+        return MemPOTrainer(
             folder if args.beta else model,
             mempo_outcome_reward,
             args,
             Dataset.from_list(questions(job, args.generation_batch_size // args.num_generations * args.max_steps)),
             processing_class=tokenizer,
             environment_factory=job.environment,
+            memory_reward_funcs=funcs,
         )
-    trainer.paid = job.paid
-    return trainer
 
 
 def questions(job: Job, count: int) -> list[Row]:

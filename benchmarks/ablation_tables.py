@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from ablation_labels import START, Label, Labels
 from ablation_scores import Cells, Difference, difference, estimate
 from mempo_trl.evaluation.summary import Estimate
-from mempo_trl.rollout.context import CONTEXTS
+from mempo_trl.types import CONTEXTS
 
 Pair = tuple[str, str, str]  # label, a cell, and the cell that it is compared with
 

@@ -5,10 +5,10 @@ import random
 from statistics import fmean
 from typing import Any
 
-from mempo_trl.inference.trajectory import Trajectory
 from mempo_trl.tasks.search import Passage
 from mempo_trl.tasks.world.world import BOLD, CITIES, FRIEND, PEOPLE, WorldEnvironment, WorldRetriever
 from mempo_trl.traces.file import Trace
+from mempo_trl.types import Episode
 
 HABITS = ("copies", "guesses", "repeats", "grows")
 
@@ -49,14 +49,14 @@ class NoisyEnvironment(WorldEnvironment):
         self._retriever = NoisyRetriever(row.get("question_id", ""), self._rate, self._rng)
 
 
-def memory_habits(row: dict[str, Any], trajectory: Trajectory) -> dict[str, float] | None:
-    """Shares of the memories of a trajectory that show a bad habit; None without a memory.
+def memory_habits(row: dict[str, Any], episode: Episode) -> dict[str, float] | None:
+    """Shares of the memories of an episode that show a bad habit; None without a memory.
 
     copies: it names a person of the question whom no search has found. guesses: it holds a city that no search has
     shown. repeats: it has a person twice who was searched for once. grows: it has more notes than there were searches.
     """
-    results = [m["content"] for m in trajectory.messages if m["role"] == "tool"]
-    seen = [(memory, results[:turn]) for turn, memory in enumerate(trajectory.memories) if turn and memory is not None]
+    results = [m["content"] for m in episode.messages if m["role"] == "tool"]
+    seen = [(memory, results[:turn]) for turn, memory in enumerate(episode.memories) if turn and memory is not None]
     if not seen:
         return None
     named = [who.removesuffix(FRIEND) for who in row["people"]]
@@ -74,14 +74,14 @@ def _habits(memory: str, found: str, searches: int, named: list[str]) -> dict[st
 
 
 def examples(trace: Trace) -> list[dict[str, Any]]:
-    """Each judged memory of a trace: what it was written from, and the answer's tokens in both contexts."""
+    """Each scored memory of a trace: what it was written from, and the answer's tokens in both contexts."""
     found = []
     for number, turn in enumerate(trace["turns"]):
-        if turn["answer_logps_mem"] is None or turn["answer_logps_full"] is None:
+        if turn["answer_logps_mem"] is None or turn["answer_logps_baseline"] is None:
             continue
         before = [result for earlier in trace["turns"][:number] for result in earlier["tool_results"]]
         tokens = zip(
-            *(trace["answer_tokens"], trace["answer_mask"], turn["answer_logps_mem"], turn["answer_logps_full"]),
+            *(trace["answer_tokens"], trace["answer_mask"], turn["answer_logps_mem"], turn["answer_logps_baseline"]),
             strict=True,
         )
         counted = [(text, round(mem, 4), round(full, 4)) for text, counts, mem, full in tokens if counts]

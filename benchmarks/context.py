@@ -19,8 +19,8 @@ from typing import Any
 
 import torch
 
-from mempo_trl.rollout.context import CONTEXTS
 from mempo_trl.rollout.tools import ToolResult, run_concurrently
+from mempo_trl.types import CONTEXTS
 from scoring import SHAPES
 from step import CLOCKS, build_trainer, step
 

@@ -29,7 +29,7 @@ CURVES = {
     "reward": "reward",
     "entropy": "entropy",
     "p_mem": "memory/p_mem_mean",
-    "p_baseline": "memory/p_full_mean",
+    "p_baseline": "memory/p_baseline_mean",
     "memory_reward": "memory/reward_mean",
     "memory_length": "memory/length_mean",
     "memory_closed": "memory/closed_fraction",

@@ -126,9 +126,9 @@ class ReplayedGRPO(Replayed, GRPOTrainer):
 class ReplayedMemPO(Replayed, MemPOTrainer):
     """`MemPOTrainer`, its scoring timed."""
 
-    def _judge_memories(self, *args: Any, **kwargs: Any) -> Any:
+    def _score_memories(self, *args: Any, **kwargs: Any) -> Any:
         with self.phases("memory scoring"):
-            return super()._judge_memories(*args, **kwargs)
+            return super()._score_memories(*args, **kwargs)
 
 
 def reward(completion_ids: list[list[int]], **kwargs: Any) -> list[float]:

@@ -32,6 +32,13 @@ def answer_reward(completion_ids, **kwargs):
     return [sum(ids) % 97 / 97 for ids in completion_ids]
 
 
+def visible_context(prompt_ids, completion_ids, mask, context, context_turns=1):
+    """What the next turn sees, found from the mask alone: the reference for what the loop stored."""
+    starts = [i for i, mark in enumerate(mask) if mark and not (i and mask[i - 1])]
+    first = 0 if context == "full" or len(starts) <= context_turns else starts[-context_turns]
+    return prompt_ids + completion_ids[first:]
+
+
 class Scripted:
     """Mixed in before a trainer: replaces the engine. A turn depends on step, context and, at first, row."""
 

@@ -11,7 +11,7 @@ from transformers import AutoTokenizer, BitsAndBytesConfig
 from conftest import build_model
 from helpers import answer_reward, make_config, make_trainer, search
 from mempo_trl import MemPOTrainer
-from mempo_trl.rollout.context import CONTEXTS
+from mempo_trl.types import CONTEXTS
 
 QUESTIONS = Dataset.from_list(
     [{"prompt": [{"role": "user", "content": f"capital of A{i}"}], "answers": [f"Paris{i}", "Lima"]} for i in range(4)]

@@ -6,26 +6,26 @@ import re
 from dataclasses import asdict, fields
 from pathlib import Path
 from statistics import fmean
-from types import SimpleNamespace
 
 import pytest
-import torch
 import yaml
 
 import ablation_report
 import ablation_run
 import ablations
 from ablation_labels import Label
+from ablation_rewards import SHORT, memory_rewards
 from ablation_run import Job
 from ablation_scores import Cells, difference, final
 from ablation_tables import scores_table, sentence, shown
-from ablation_trainer import SHORT, ChoosyTrainer
 from ablation_world import NoisyRetriever, examples, memory_habits
 from docs_pages import ROOT
-from mempo_trl import MemPOConfig, MemPOTrainer
-from mempo_trl.inference.trajectory import Trajectory
+from mempo_trl import MemPOConfig
 from mempo_trl.memory.spans import MemorySpan
 from mempo_trl.tasks.world.world import city_of
+from mempo_trl.traces.convert import written_episode
+from mempo_trl.training.memory_functions import Memory, MemoryRewards
+from mempo_trl.types import Episode
 
 
 def result(cell, seed, values, context="memory", k=4):
@@ -107,21 +107,18 @@ def test_questions_of_several_numbers_have_equal_shares():
     assert numbers(Job("a", 0, objectives=(2, 3)), 5) == [2, 2, 2, 3, 3, 3]
 
 
-@pytest.mark.parametrize(("paid", "unpaid"), [("all", []), ("right", [(1, 1)]), ("short", [(0, 2)])])
-def test_a_choosy_trainer_pays_some_memories(monkeypatch, paid, unpaid):
-    """The second trajectory is wrong; the third memory of the first is a token too long."""
-    memories = SimpleNamespace(
-        rewards=torch.tensor([[torch.nan, 0.1, 0.2], [torch.nan, 0.3, torch.nan]]),
-        spans=[[MemorySpan(1, 10, 10 + SHORT), MemorySpan(2, 50, 51 + SHORT)], [MemorySpan(1, 10, 12)]],
-    )
-    monkeypatch.setattr(MemPOTrainer, "_calculate_rewards", lambda self: torch.tensor([[1.0], [0.0]]))
-    trainer = ChoosyTrainer.__new__(ChoosyTrainer)
-    trainer.paid, trainer._memories = paid, memories
-    expected = memories.rewards.clone()
-    for place in unpaid:
-        expected[place] = torch.nan
-    assert trainer._calculate_rewards().tolist() == [[1.0], [0.0]]
-    assert torch.equal(memories.rewards.nan_to_num(9), expected.nan_to_num(9))
+@pytest.mark.parametrize(("paid", "unpaid"), [("all", []), ("right", [2]), ("short", [1])])
+def test_some_memories_are_paid(paid, unpaid):
+    """The second trajectory is wrong; the second memory of the first is a token too long."""
+    memories = [
+        Memory(0, 1, "", MemorySpan(1, 10, 10 + SHORT)),
+        Memory(0, 2, "", MemorySpan(2, 50, 51 + SHORT)),
+        Memory(1, 1, "", MemorySpan(1, 10, 12)),
+    ]
+    rewards = MemoryRewards(*memory_rewards(paid))
+    values = rewards(memories, [0.1, 0.2, 0.3], [Episode(), Episode()], {"outcomes": [1.0, 0.0]})
+    totals = [rewards.total(values, index) for index in range(3)]
+    assert totals == [None if index in unpaid else value for index, value in enumerate([0.1, 0.2, 0.3])]
 
 
 # A noisy tool
@@ -159,14 +156,15 @@ def test_memory_habits():
     for turn in turns:
         messages.append({"role": "assistant", "content": turn})
         messages.append({"role": "tool", "name": "search", "content": "**Anna** lives in Rome. Omar lives in Oslo."})
-    habits = memory_habits(row, Trajectory([], messages=messages))
+    habits = memory_habits(row, written_episode({"prompt": []}, messages, {}))
     assert habits == {"copies": 0.2, "guesses": 0.2, "repeats": 0.2, "grows": 0.4}
-    assert memory_habits(row, Trajectory([], messages=messages[:2])) is None
+    assert memory_habits(row, written_episode({"prompt": []}, messages[:2], {})) is None
 
 
 def test_an_example_holds_the_counted_tokens_and_the_searches_before():
-    turn = {"memory_text": "<mem>1. Rome</mem>", "answer_logps_mem": [-0.1, -1.0], "answer_logps_full": [-0.2, -2.0]}
-    first = {"memory_text": None, "answer_logps_mem": None, "answer_logps_full": None, "tool_results": ["Anna, Rome"]}
+    logps = {"answer_logps_mem": [-0.1, -1.0], "answer_logps_baseline": [-0.2, -2.0]}
+    turn = {"memory_text": "<mem>1. Rome</mem>", **logps}
+    first = {"memory_text": None, **dict.fromkeys(logps), "tool_results": ["Anna, Rome"]}
     trace = {
         "step": 1,
         "question": "q",

@@ -25,14 +25,14 @@ def adapters(model):
 class Watched(ScriptedMemPO):
     """Keeps the mode of the model in memory scoring."""
 
-    def _judge_memories(self, *args, **kwargs):
+    def _score_memories(self, *args, **kwargs):
         self.modes = []
         handle = (
             self.accelerator.unwrap_model(self.model)
             .get_base_model()
             .model.register_forward_pre_hook(lambda module, _: self.modes.append(module.training))
         )
-        judged = super()._judge_memories(*args, **kwargs)
+        judged = super()._score_memories(*args, **kwargs)
         handle.remove()
         return judged
 
@@ -93,7 +93,7 @@ def test_qlora(tmp_path, tokenizer, questions):
     rewards = []
     for scoring in ("shared", "separate"):
         trainer._score_answers = AnswerScorer(trainer.model, scoring)
-        rewards.append(trainer._judge_memories().rewards)
+        rewards.append(trainer._score_memories().rewards)
     assert rewards[0].abs().nansum() > 1e-3
     torch.testing.assert_close(*rewards, atol=1e-5, rtol=1e-4, equal_nan=True)
 

@@ -5,13 +5,13 @@ import torch
 
 from agent_script import FACTS, TURNS, ScriptedGenerate
 from fake_server import serve
+from helpers import visible_context
 from mempo_trl.inference.agent import MemoryAgent
 from mempo_trl.inference.endpoints import Sampling, VLLMServer
 from mempo_trl.memory.turns import find_turns
-from mempo_trl.rollout.context import visible_context
-from mempo_trl.rollout.loop import TurnLimits
-from mempo_trl.tasks.search import BM25Retriever, SearchEnvironment, build_prompt
-from mempo_trl.training.by_turn import turn_rows
+from mempo_trl.tasks.search import SYSTEM_PROMPT, BM25Retriever, SearchEnvironment, build_prompt, extract_answer
+from mempo_trl.training.by_turn import turn_rows, visible_starts
+from mempo_trl.types import TurnLimits
 
 
 @pytest.fixture
@@ -22,7 +22,12 @@ def environment_factory():
 
 def scripted_agent(model, tokenizer, texts, environment_factory, context="memory", end=True, **options):
     model.generate = ScriptedGenerate(tokenizer, texts, end)
-    return MemoryAgent(model, tokenizer, context=context, environment_factory=environment_factory, **options)
+    options |= {"context": context, "environment_factory": environment_factory}
+    return MemoryAgent(model, tokenizer, system_prompt=SYSTEM_PROMPT, **options)
+
+
+def tokens_of(episode):
+    return [(turn.context_tokens, turn.turn_tokens) for turn in episode.turns]
 
 
 # A transformers model
@@ -32,7 +37,7 @@ def scripted_agent(model, tokenizer, texts, environment_factory, context="memory
 def test_each_turn_is_generated_from_what_training_conditions_it_on(model, tokenizer, environment_factory, context):
     agent = scripted_agent(model, tokenizer, TURNS, environment_factory, context)
     trajectory = agent.run("Capital of France; capital of Peru")
-    episode = trajectory.episode
+    episode = trajectory
     turns = find_turns(episode.mask)
     given = [rows[0] for rows in model.generate.given]
     for turn, (start, _) in enumerate(turns):
@@ -41,7 +46,7 @@ def test_each_turn_is_generated_from_what_training_conditions_it_on(model, token
     assert len(given) == len(turns) == 4
     if context == "memory":  # the rows of the loss
         ids = torch.tensor([episode.prompt_ids + episode.completion_ids])
-        rows = turn_rows(ids, torch.ones_like(ids), torch.tensor([episode.mask]), tokenizer.pad_token_id)
+        rows = turn_rows(ids, torch.ones_like(ids), visible_starts([episode]), tokenizer.pad_token_id)
         for row, ids in enumerate(given):
             context_ids = rows.input_ids[row, : -rows.width][rows.attention_mask[row, : -rows.width].bool()]
             assert context_ids.tolist() == ids
@@ -51,9 +56,9 @@ def test_trajectory_of_a_search(model, tokenizer, environment_factory):
     heard = []
     agent = scripted_agent(model, tokenizer, TURNS, environment_factory)
     trajectory = agent.run("Capital of France; capital of Peru", on_message=heard.append)
-    assert trajectory.answer == "Paris; Lima"
+    assert extract_answer(trajectory.messages) == "Paris; Lima"
     assert trajectory.stop_reason == "done"
-    assert trajectory.turns == TURNS
+    assert [turn.text for turn in trajectory.turns] == TURNS
     assert trajectory.memories == [None, "Paris", "Paris, Lima", "Paris, Lima"]
     assert [m["role"] for m in trajectory.messages] == ["assistant", "tool"] * 3 + ["assistant"]
     assert "Its capital is Paris." in trajectory.messages[1]["content"]
@@ -61,7 +66,7 @@ def test_trajectory_of_a_search(model, tokenizer, environment_factory):
     assert (trajectory.tool_calls, trajectory.tool_failures) == (3, 0)
     given = [len(rows[0]) for rows in model.generate.given]
     written = [len(tokenizer.encode(turn)) + 1 for turn in TURNS]
-    assert trajectory.turn_tokens == list(zip(given, written, strict=True))
+    assert tokens_of(trajectory) == list(zip(given, written, strict=True))
     assert trajectory.total_tokens == sum(given) + sum(written)
     assert trajectory.peak_tokens == max(g + w for g, w in zip(given, written, strict=True))
 
@@ -75,7 +80,7 @@ def test_the_prompt_is_the_trainers(model, tokenizer, environment_factory):
         add_generation_prompt=True,
         return_dict=False,
     )
-    assert trajectory.episode.prompt_ids == model.generate.given[0][0] == expected
+    assert trajectory.prompt_ids == model.generate.given[0][0] == expected
 
 
 def test_sampling_ignores_what_the_checkpoint_brings_along(model, tokenizer, environment_factory):
@@ -95,7 +100,7 @@ def test_real_sampling_depends_on_the_seed_alone(model, tokenizer, environment_f
         model.train(), tokenizer, environment_factory=environment_factory, sampling=Sampling(max_turn_length=12)
     )
     state = torch.get_rng_state()
-    first, again, other = (agent.run("q", seed=seed).episode.completion_ids for seed in (1, 1, 2))
+    first, again, other = (agent.run("q", seed=seed).completion_ids for seed in (1, 1, 2))
     assert first == again != other
     assert torch.equal(torch.get_rng_state(), state)
     assert model.training  # as it was
@@ -105,14 +110,14 @@ def test_greedy_turns_of_a_batch_are_those_of_each_alone(model, tokenizer, envir
     options = {"environment_factory": environment_factory, "sampling": Sampling(0.0, max_turn_length=12)}
     agent = MemoryAgent(model, tokenizer, **options)
     questions = ["short", "a question that is quite a bit longer than the other"]
-    batch = [t.episode.completion_ids for t in agent.run_many(questions, concurrency=2)]
-    assert batch == [agent.run(q).episode.completion_ids for q in questions]
+    batch = [t.completion_ids for t in agent.run_many(questions, concurrency=2)]
+    assert batch == [agent.run(q).completion_ids for q in questions]
 
 
 def test_run_many_plays_chunks_and_keeps_the_order(model, tokenizer, environment_factory):
     texts = [["<answer>0</answer>", "<answer>1</answer>"], ["<answer>2</answer>"]]
     agent = scripted_agent(model, tokenizer, texts, environment_factory)
-    answers = [t.answer for t in agent.run_many(["a", "b", "c"], concurrency=2)]
+    answers = [extract_answer(t.messages) for t in agent.run_many(["a", "b", "c"], concurrency=2)]
     assert answers == ["0", "1", "2"]
     assert [len(rows) for rows in model.generate.given] == [2, 1]
 
@@ -131,8 +136,7 @@ def test_stop_reasons(model, tokenizer, environment_factory, texts, end, limits,
     agent = scripted_agent(model, tokenizer, texts, environment_factory, end=end, limits=limits)
     trajectory = agent.run("q")
     assert trajectory.stop_reason == reason
-    assert trajectory.answer is None
-    assert len(trajectory.turn_tokens) == len(trajectory.turns)
+    assert extract_answer(trajectory.messages) is None
 
 
 def test_the_row_resets_the_environment_and_what_it_says_is_asked(model, tokenizer):
@@ -202,10 +206,12 @@ def vllm_reply(tokenizer, texts, max_model_len=4096):
 def test_a_vllm_server_gets_and_gives_ids(model, tokenizer, environment_factory):
     local = scripted_agent(model, tokenizer, TURNS, environment_factory).run("q")
     with serve(vllm_reply(tokenizer, TURNS)) as server:
-        agent = MemoryAgent(VLLMServer(server.url), tokenizer, environment_factory=environment_factory)
+        agent = MemoryAgent(
+            VLLMServer(server.url), tokenizer, environment_factory=environment_factory, system_prompt=SYSTEM_PROMPT
+        )
         trajectory = agent.run("q", seed=3)
-    assert trajectory.episode.completion_ids == local.episode.completion_ids
-    assert trajectory.turn_tokens == local.turn_tokens
+    assert trajectory.completion_ids == local.completion_ids
+    assert tokens_of(trajectory) == tokens_of(local)
     asked = [body for path, body, _ in server.requests if path == "/v1/completions"]
     assert [body["prompt"] for body in asked] == [rows[0] for rows in model.generate.given]
     assert asked[0]["model"] == "policy"
@@ -217,7 +223,7 @@ def test_the_servers_own_limit_holds(tokenizer, environment_factory):
     prompt = len(tokenizer.apply_chat_template(build_prompt("q"), tools=[environment_factory().search])["input_ids"])
     with serve(vllm_reply(tokenizer, TURNS, max_model_len=prompt + 50)) as server:
         agent = MemoryAgent(VLLMServer(server.url), tokenizer, environment_factory=environment_factory)
-        trajectory = agent.run("q")
+        trajectory = agent.run({"prompt": build_prompt("q")})
     assert trajectory.stop_reason == "truncated"
     assert len(trajectory.turns) == 1  # what the search found does not fit any more
     assert server.requests[-1][1]["max_tokens"] <= 60

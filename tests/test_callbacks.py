@@ -26,9 +26,9 @@ def test_traces_hold_what_was_trained_on(tmp_path, model, tokenizer, questions):
                 first, last = turn["memory"]
                 assert "<mem>" in "".join(turn["tokens"][first:last])
     judged = [turn for trace in traces for turn in trace["turns"] if turn["memory_reward"] is not None]
-    assert len(judged) == len(record.memories.judged) > 0
+    assert len(judged) == len(record.memories.scored) > 0
     for turn in judged:
-        assert turn["memory_reward"] == pytest.approx(turn["p_mem"] - turn["p_full"], abs=1e-6)
+        assert turn["memory_reward"] == pytest.approx(turn["p_mem"] - turn["p_baseline"], abs=1e-6)
 
 
 def test_only_so_many_and_so_often(tmp_path, model, tokenizer, questions):

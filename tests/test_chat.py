@@ -11,10 +11,10 @@ from agent_script import FACTS, TURNS
 from fake_server import serve
 from mempo_trl.inference.agent import MemoryAgent
 from mempo_trl.inference.endpoints import ChatEndpoint, Sampling
-from mempo_trl.inference.trajectory import read_tool_calls
-from mempo_trl.rollout.chat_loop import to_wire
-from mempo_trl.rollout.loop import LAST_TURN_NOTE, TurnLimits
-from mempo_trl.tasks.search import BM25Retriever, SearchEnvironment
+from mempo_trl.rollout.chat_loop import read_tool_calls, to_wire
+from mempo_trl.rollout.loop import LAST_TURN_NOTE
+from mempo_trl.tasks.search import SYSTEM_PROMPT, BM25Retriever, SearchEnvironment, extract_answer
+from mempo_trl.types import TurnLimits
 
 USAGE = {"prompt_tokens": 100, "completion_tokens": 10}
 
@@ -41,7 +41,9 @@ def chat(text, finish_reason="stop", **message):
 
 def chat_agent(server, environment_factory, context="memory", limits=None, **options):
     endpoint = ChatEndpoint(server.url, "gpt", api_key="secret", **{"backoff": 0.01, "retries": 2, **options})
-    return MemoryAgent(endpoint, context=context, environment_factory=environment_factory, limits=limits)
+    return MemoryAgent(
+        endpoint, context=context, environment_factory=environment_factory, limits=limits, system_prompt=SYSTEM_PROMPT
+    )
 
 
 def bodies(server):
@@ -60,13 +62,14 @@ def test_messages_follow_the_same_rule(environment_factory, parsed, context):
     script = iter(replies)
     with serve(lambda path, body: next(script)) as server:
         trajectory = chat_agent(server, environment_factory, context).run("q")
-    assert trajectory.answer == "Paris; Lima"
+    assert extract_answer(trajectory.messages) == "Paris; Lima"
     assert trajectory.stop_reason == "done"
     assert trajectory.memories == [None, "Paris", "Paris, Lima", "Paris, Lima"]
-    assert [json.loads(t.split("<tool_call>")[1].split("</tool_call>")[0]) for t in trajectory.turns[:-1]] == [
+    texts = [turn.text for turn in trajectory.turns[:-1]]
+    assert [json.loads(t.split("<tool_call>")[1].split("</tool_call>")[0]) for t in texts] == [
         json.loads(t.split("<tool_call>")[1].split("</tool_call>")[0]) for t in TURNS[:-1]
     ]
-    assert trajectory.turn_tokens == [(100, 10)] * 4
+    assert [(t.context_tokens, t.turn_tokens) for t in trajectory.turns] == [(100, 10)] * 4
     asked = [body["messages"] for body in bodies(server)]
     wire = [to_wire(m) for m in trajectory.prompt + trajectory.messages]
     starts = {"full": [2, 2, 2, 2], "memory": [2, 2, 4, 6]}[context]  # the first visible message
@@ -81,7 +84,7 @@ def test_errors_that_pass_are_retried(environment_factory):
     script = iter([(500, {}, {}), (429, {}, {"Retry-After": "0"}), chat("<answer>x</answer>")])
     with serve(lambda path, body: next(script)) as server:
         trajectory = chat_agent(server, environment_factory).run("q")
-    assert trajectory.answer == "x"
+    assert extract_answer(trajectory.messages) == "x"
     assert len(server.requests) == 3
 
 
@@ -243,7 +246,8 @@ def test_many_questions_are_asked_at_once(environment_factory):
 
     questions = [str(i) for i in range(16)]
     with serve(reply) as server:
-        answers = [t.answer for t in chat_agent(server, environment_factory).run_many(questions, concurrency=16)]
+        agent = chat_agent(server, environment_factory)
+        answers = [extract_answer(t.messages) for t in agent.run_many(questions, concurrency=16)]
     assert answers == questions
 
 

@@ -10,8 +10,9 @@ from trl import GRPOTrainer
 
 from helpers import make_config, make_trainer, search
 from mempo_trl import MemPOTrainer
-from mempo_trl.rollout.loop import Episode
+from mempo_trl.training import checks
 from mempo_trl.training.checks import check_tags, check_trl, refuse_combinations, refuse_quantized, warn_if_truncated
+from mempo_trl.types import Episode
 
 
 def test_a_turn_without_tokens_is_an_end_token(tmp_path, model, tokenizer, questions, monkeypatch):
@@ -27,7 +28,8 @@ def test_a_turn_without_tokens_is_an_end_token(tmp_path, model, tokenizer, quest
 
 def test_nearly_all_truncated_is_said_once(caplog):
     PartialState()
-    episodes = [Episode([1], stop_reason="truncated") for _ in range(9)] + [Episode([1], stop_reason="finished")]
+    checks.logger.warning_once.cache_clear()  # an earlier test may have caused it
+    episodes = [Episode(stop_reason="truncated") for _ in range(9)] + [Episode(stop_reason="finished")]
     with caplog.at_level(logging.WARNING):
         warn_if_truncated(episodes[1:])  # 8 of 9
         assert not caplog.records

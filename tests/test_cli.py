@@ -321,7 +321,7 @@ def test_eval_of_a_local_model_gives_answer_probabilities(tmp_path, model, token
     assert first is None
     assert all(0 < p < 1 for p in later)
     (trace,) = read_traces(folder / "episodes.jsonl")
-    assert trace["turns"][2]["p_full"] != trace["turns"][2]["p_mem"]
+    assert trace["turns"][2]["p_baseline"] != trace["turns"][2]["p_mem"]
     assert score["memory_tokens"] is not None
     assert torch.is_grad_enabled()
 

@@ -24,8 +24,8 @@ def test_one_process(start, tmp_path, context, weights):
     trainer = build_taught(tmp_path, start, weights, context=context)
     before = [p.detach().clone() for p in trainer.model.parameters() if p.requires_grad]
     trainer.train()
-    assert max(episode.turns for episode in trainer.last_rollout.episodes) > 1
-    assert any(trainer.last_rollout.memories.judged)
+    assert max(len(episode.turns) for episode in trainer.last_rollout.episodes) > 1
+    assert any(trainer.last_rollout.memories.scored)
     after = [p for p in trainer.model.parameters() if p.requires_grad]
     assert any(not torch.equal(a, b) for a, b in zip(before, after, strict=True))
 

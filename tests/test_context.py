@@ -10,9 +10,11 @@ import random
 import pytest
 import torch
 
+from helpers import visible_context
 from mempo_trl.memory.turns import find_turns
-from mempo_trl.rollout.context import visible_context, visible_start
-from mempo_trl.training.by_turn import is_single_turn, turn_rows
+from mempo_trl.rollout.context import first_visible, visible_ids
+from mempo_trl.training.by_turn import sees_everything, turn_rows, visible_starts
+from mempo_trl.types import Episode, Turn
 
 PROMPT = [1, 2]
 IDS = [10, 11, 12, 20, 21, 30, 31, 40, 50]
@@ -20,10 +22,22 @@ MASK = [1, 1, 1, 0, 0, 1, 1, 0, 1]
 TURNS = find_turns(MASK)
 
 
+def played(prompt, ids, mask, context, context_turns=1):
+    """The episode as a turn loop would have stored it."""
+    bounds = find_turns(mask)
+    nexts = ([start for start, _ in bounds[1:]] + [len(ids)])[: len(bounds)]
+    turns = [
+        Turn("", first_visible=first_visible(number, context, context_turns), start=start, ids=ids[start:end],
+             result_ids=ids[end:after])
+        for number, ((start, end), after) in enumerate(zip(bounds, nexts, strict=True))
+    ]  # fmt: skip
+    return Episode(prompt_ids=prompt, turns=turns)
+
+
 def seen(turn, context, context_turns=1):
     """What turn `turn` is generated from: all that stands before it is known, the rest is not there yet."""
-    end = TURNS[turn][0]
-    return visible_context(PROMPT, IDS[:end], MASK[:end], context, context_turns)
+    before = played(PROMPT, IDS[: TURNS[turn][0]], MASK[: TURNS[turn][0]], context, context_turns)
+    return visible_ids(before, first_visible(turn, context, context_turns))
 
 
 def test_literal_visible_contexts():
@@ -43,8 +57,9 @@ def test_literal_visible_contexts():
 def test_literal_rows():
     ids = torch.tensor([[0, 1, 2, *IDS], [3, 4, 5, 60, 61, 0, 0, 0, 0, 0, 0, 0]])
     attended = torch.tensor([[0] + [1] * 11, [1] * 5 + [0] * 7])
-    mask = torch.tensor([MASK, [1, 1, 0, 0, 0, 0, 0, 0, 0]])
-    rows = turn_rows(ids, attended, mask, pad_token_id=0)
+    visible = visible_starts([played(PROMPT, IDS, MASK, "memory"), played([3, 4, 5], [60, 61], [1, 1], "memory")])
+    assert visible.tolist() == [[0, 0, 0, -1, -1, 0, 0, -1, 5], [0, 0, -1, -1, -1, -1, -1, -1, -1]]
+    rows = turn_rows(ids, attended, visible, pad_token_id=0)
     assert rows.width == 3
     assert rows.input_ids.tolist() == [
         # context, padded left          turn, padded right
@@ -74,7 +89,8 @@ def test_rows_condition_on_what_generation_was_given(context_turns):
         left, right = max(len(p) for p, _, _ in batch), max(len(c) for _, c, _ in batch)
         ids = torch.tensor([[0] * (left - len(p)) + p + c + [0] * (right - len(c)) for p, c, _ in batch])
         mask = torch.tensor([m + [0] * (right - len(m)) for _, _, m in batch])
-        rows = turn_rows(ids, (ids > 0).long(), mask, 0, context_turns)
+        visible = visible_starts([played(*trajectory, "memory", context_turns) for trajectory in batch])
+        rows = turn_rows(ids, (ids > 0).long(), visible, 0)
         expected = []
         for prompt, completion, marks in batch:
             for start, end in find_turns(marks):
@@ -86,7 +102,7 @@ def test_rows_condition_on_what_generation_was_given(context_turns):
 
 
 def test_a_batch_without_turns_still_makes_a_row():
-    rows = turn_rows(torch.tensor([[1, 2, 3]]), torch.tensor([[1, 0, 0]]), torch.zeros(1, 2, dtype=torch.long), 0)
+    rows = turn_rows(torch.tensor([[1, 2, 3]]), torch.tensor([[1, 0, 0]]), torch.full((1, 2), -1), 0)
     assert rows.input_ids.shape == (1, 2)
     values = torch.ones(1, 1, requires_grad=True)
     scattered = rows.scatter(values, (1, 2))
@@ -95,17 +111,13 @@ def test_a_batch_without_turns_still_makes_a_row():
     assert values.grad.tolist() == [[0]]
 
 
-def test_single_turns():
-    assert is_single_turn(torch.tensor([[1, 1, 0], [1, 0, 0], [0, 0, 0]]))
-    assert not is_single_turn(torch.tensor([[1, 0, 1]]))
-    assert not is_single_turn(torch.tensor([[0, 1, 1]]))
+def test_what_needs_no_rows_of_its_own():
+    assert sees_everything(visible_starts([played(PROMPT, IDS, MASK, "full")]))
+    assert sees_everything(visible_starts([played(PROMPT, IDS[:7], MASK[:7], "memory")]))  # turn 2 sees turn 1
+    assert not sees_everything(visible_starts([played(PROMPT, IDS, MASK, "memory")]))
 
 
-def test_visible_start_in_both_contexts():
-    assert [visible_start(TURNS, turn, "full") for turn in range(3)] == [0, 0, 0]
-    assert [visible_start(TURNS, turn, "memory") for turn in range(3)] == [0, 0, 5]
-
-
-def test_parallel_lists():
-    with pytest.raises(ValueError, match="got 1 marks for 2 ids"):
-        visible_context([1], [1, 2], [1], "full")
+def test_the_first_turn_that_is_seen():
+    assert [first_visible(turn, "full") for turn in range(3)] == [0, 0, 0]
+    assert [first_visible(turn, "memory") for turn in range(3)] == [0, 0, 1]
+    assert [first_visible(turn, "memory", 2) for turn in range(4)] == [0, 0, 0, 1]

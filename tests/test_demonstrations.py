@@ -4,24 +4,24 @@ import pytest
 from datasets import Dataset
 
 from fake_server import serve
+from helpers import visible_context
 from mempo_trl.inference.agent import MemoryAgent
 from mempo_trl.inference.endpoints import ChatEndpoint
 from mempo_trl.rollout.chat_format import ChatFormat
-from mempo_trl.rollout.context import visible_context
 from mempo_trl.rollout.tools import tool_schemas
 from mempo_trl.sft.demonstrations import (
-    expert_trajectories,
+    expert_episodes,
     rejected_path,
     remaining_rows,
     sft_rows,
-    teacher_trajectories,
+    teacher_episodes,
     write_demonstrations,
 )
 from mempo_trl.tasks.search import BM25Retriever, Passage, SearchEnvironment, build_prompt
 from mempo_trl.tasks.search.expert import gold_conversation
 from mempo_trl.tasks.search.rewards import is_well_formed, mempo_outcome_reward
 from mempo_trl.tasks.world.world import WorldEnvironment, searches, world_rows
-from mempo_trl.traces.convert import trajectory_trace
+from mempo_trl.traces.convert import episode_trace
 from mempo_trl.traces.file import read_traces
 
 PASSAGES = [
@@ -75,12 +75,12 @@ def test_a_finding_that_the_search_does_not_show_is_not_taught(environment_facto
 def test_rows_without_gold_searches_are_refused(environment_factory):
     rows = [{key: value for key, value in ROW.items() if key != "decomposition"}]
     with pytest.raises(ValueError, match=r"'births' has no gold searches.*Use a teacher"):
-        list(expert_trajectories(rows, environment_factory))
+        list(expert_episodes(rows, environment_factory))
 
 
 def test_the_worlds_expert_is_always_right(tmp_path):
     rows = world_rows(5, objectives=3, split="test")
-    counts = write_demonstrations(tmp_path / "t.jsonl", expert_trajectories(rows, WorldEnvironment))
+    counts = write_demonstrations(tmp_path / "t.jsonl", expert_episodes(rows, WorldEnvironment))
     assert counts == {"kept": 5}
     trace = next(read_traces(tmp_path / "t.jsonl"))
     path = [searches(rows[0]["question_id"], who) for who in rows[0]["people"]]
@@ -98,14 +98,14 @@ def answers_of(tmp_path):
 
 def test_a_stopped_run_goes_on_where_it_was(tmp_path):
     rows, path = world_rows(4, objectives=2, split="test"), tmp_path / "t.jsonl"
-    write_demonstrations(path, expert_trajectories(rows[:2], WorldEnvironment))
+    write_demonstrations(path, expert_episodes(rows[:2], WorldEnvironment))
     with path.open("a") as file:
         file.write('{"schema_version": 1, "question_id": "' + rows[2]["question_id"])  # killed in the middle of a line
     with pytest.warns(UserWarning, match="cut short"):
         left = remaining_rows(path, rows)
     assert [row["question_id"] for row in left] == [row["question_id"] for row in rows[2:]]
     with pytest.warns(UserWarning, match="cut short"):
-        write_demonstrations(path, expert_trajectories(left, WorldEnvironment))
+        write_demonstrations(path, expert_episodes(left, WorldEnvironment))
     assert answers_of(tmp_path) == [row["question_id"] for row in rows]
     assert remaining_rows(path, rows) == []
 
@@ -114,7 +114,7 @@ def test_each_trace_is_on_disk_before_the_next_is_asked_for(tmp_path):
     rows = world_rows(3, objectives=2, split="test")
 
     def breaking():
-        yield from expert_trajectories(rows[:2], WorldEnvironment)
+        yield from expert_episodes(rows[:2], WorldEnvironment)
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
@@ -146,9 +146,7 @@ def test_a_teachers_wrong_answers_are_put_aside(tmp_path, environment_factory):
     seen = []
     with serve(teacher_reply) as server:
         agent = MemoryAgent(ChatEndpoint(server.url, "teacher"), environment_factory=environment_factory)
-        counts = write_demonstrations(
-            path, teacher_trajectories(rows, agent, 2), on_trace=lambda c: seen.append(c.total())
-        )
+        counts = write_demonstrations(path, teacher_episodes(rows, agent, 2), on_trace=lambda c: seen.append(c.total()))
     assert counts == {"kept": 1, "rejected": 2, "error": 1}
     assert seen == [1, 2, 3, 4]
     assert answers_of(tmp_path) == ["first"]
@@ -169,8 +167,8 @@ def chat(tokenizer):
 
 @pytest.fixture
 def trace(environment_factory):
-    ((row, trajectory),) = expert_trajectories([ROW], environment_factory)
-    return json.loads(json.dumps(trajectory_trace(trajectory, row, "memory")))
+    ((_, trajectory),) = expert_episodes([ROW], environment_factory)
+    return json.loads(json.dumps(episode_trace(trajectory, "memory")))
 
 
 def counted(row):

@@ -16,20 +16,17 @@ from mempo_trl.evaluation.scores import (
 )
 from mempo_trl.inference.agent import MemoryAgent
 from mempo_trl.inference.endpoints import Sampling
-from mempo_trl.inference.trajectory import Trajectory, TurnTokens
-from mempo_trl.rollout.context import CONTEXTS
-from mempo_trl.rollout.loop import TurnLimits
 from mempo_trl.tasks.search.rewards import mempo_outcome_reward
 from mempo_trl.tasks.world import model as tiny
 from mempo_trl.tasks.world.world import WorldEnvironment, world_rows
 from mempo_trl.traces.file import read_traces
+from mempo_trl.types import CONTEXTS, Episode, Turn, TurnLimits
 
 
 def trajectory(*turns):
     """Turns of 10 tokens each, after contexts of 100, 200, ... tokens."""
-    messages = [{"role": "assistant", "content": turn} for turn in turns]
-    tokens = [TurnTokens(100 * number, 10) for number in range(1, len(turns) + 1)]
-    return Trajectory([{"role": "user", "content": "?"}], messages=messages, turn_tokens=tokens, stop_reason="done")
+    played = [Turn(text, context_tokens=100 * number, turn_tokens=10) for number, text in enumerate(turns, start=1)]
+    return Episode([{"role": "user", "content": "?"}], turns=played, stop_reason="done")
 
 
 @pytest.mark.parametrize(

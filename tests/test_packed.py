@@ -16,8 +16,9 @@ from transformers import (
 from trl.trainer.utils import add_fused_lm_head
 
 from conftest import build_model
+from helpers import visible_context
 from mempo_trl.memory.turns import find_turns
-from mempo_trl.rollout.context import visible_context, visible_start
+from mempo_trl.rollout.context import first_visible
 from mempo_trl.training.by_turn import forward_by_turn
 from mempo_trl.training.packed import TooLongError, TurnSpan, forward_packed, fused_values, pack_turns
 
@@ -73,7 +74,7 @@ def random_batch(seed, questions=2, trajectories=5):
 def spans(mask, context, context_turns=1):
     turns = find_turns(mask)
     return [
-        TurnSpan(start, end, visible_start(turns, turn, context, context_turns))
+        TurnSpan(start, end, turns[first_visible(turn, context, context_turns)][0])
         for turn, (start, end) in enumerate(turns)
     ]
 
@@ -94,6 +95,10 @@ def padded(model, batch, context, context_turns=1):
     left, right = max(map(len, prompts)), max(map(len, completions))
     ids = torch.tensor([[0] * (left - len(p)) + p + c + [0] * (right - len(c)) for p, c, _ in zip(*batch, strict=True)])
     turn_mask = torch.tensor([mask + [0] * (right - len(mask)) for mask in masks])
+    visible = torch.full(turn_mask.shape, -1)
+    for row, mask in enumerate(masks):
+        for span in spans(mask, context, context_turns):
+            visible[row, span.start : span.end] = span.visible_start
 
     def forward(ids, seen, width):
         labels = ids.masked_fill(seen == 0, -100)
@@ -104,7 +109,7 @@ def padded(model, batch, context, context_turns=1):
     if context == "full":
         logps, entropies, _ = forward(ids, (ids > 0).long(), right)
         return logps * turn_mask, entropies * turn_mask
-    return forward_by_turn(forward, ids, (ids > 0).long(), turn_mask, None, 0, context_turns)[:2]
+    return forward_by_turn(forward, ids, (ids > 0).long(), visible, None, 0)[:2]
 
 
 def gradients(model, logps):

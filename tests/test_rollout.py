@@ -1,6 +1,7 @@
 import pytest
 
-from mempo_trl.rollout.loop import CUT_MARKER, LAST_TURN_NOTE, Episode, TurnLimits, TurnLoop, tool_suffix_ids
+from mempo_trl.rollout.loop import CUT_MARKER, LAST_TURN_NOTE, TurnLoop, tool_suffix_ids
+from mempo_trl.types import Episode, TurnLimits
 
 
 def make_search(result):
@@ -46,7 +47,8 @@ def play(tokenizer, turns, limits=None, environments=None, tools=None, loop_opti
     """Plays one episode for each entry of `turns`; the prompt of episode i is [i, i]."""
     script = Script(tokenizer, {i: list(t) for i, t in enumerate(turns)}, **script_options)
     tools = {"search": search} if tools is None else tools
-    episodes = [Episode([i, i], tools, environments[i] if environments else None) for i in range(len(turns))]
+    environments = environments or [None] * len(turns)
+    episodes = [Episode(tools=tools, environment=environments[i], prompt_ids=[i, i]) for i in range(len(turns))]
     loop = TurnLoop(tokenizer, script, [tokenizer.eos_token_id], limits=limits, **(loop_options or {}))
     loop.run(episodes)
     return episodes, script
@@ -65,7 +67,7 @@ def test_ids_mask_and_messages_of_two_turns(tokenizer):
     # The whole text of each turn, the memory of the answer's turn included.
     assert [m["content"] for m in episode.messages] == [first, "found x", second]
     assert episode.stop_reason == "finished"
-    assert (episode.turns, episode.tool_calls, episode.tool_failures) == (2, 1, 0)
+    assert (len(episode.turns), episode.tool_calls, episode.tool_failures) == (2, 1, 0)
     assert tokenizer.decode(suffix) == (
         "\n<|im_start|>user\n<tool_response>\nfound x\n</tool_response><|im_end|>\n<|im_start|>assistant\n"
     )
@@ -86,7 +88,7 @@ def test_memory_context_gives_the_last_turn_only(tokenizer):
         [0, 0] + ids[1] + suffix["b"],
         [0, 0] + ids[2] + suffix["c"],
     ]
-    assert episode.context_lengths == [len(g) for g in given]
+    assert [turn.context_tokens for turn in episode.turns] == [len(g) for g in given]
     assert episode.peak_tokens == max(len(g) + len(i) for g, i in zip(given, ids, strict=True))
     assert episode.total_tokens == sum(len(g) + len(i) for g, i in zip(given, ids, strict=True))
 
@@ -94,7 +96,7 @@ def test_memory_context_gives_the_last_turn_only(tokenizer):
 def test_ragged_episodes_generate_only_what_is_alive(tokenizer):
     turns = [["done"], [tool_call("a"), "done"], [tool_call("a"), tool_call("b"), "done"]]
     episodes, script = play(tokenizer, turns)
-    assert [e.turns for e in episodes] == [1, 2, 3]
+    assert [len(e.turns) for e in episodes] == [1, 2, 3]
     assert script.rows == [3, 2, 1]
 
 
@@ -103,13 +105,13 @@ def test_rows_are_filled_up_to_what_other_ranks_generate(tokenizer):
     options = {"equalize": lambda rows: max(rows, next(other_ranks))}
     episodes, script = play(tokenizer, [["done"]], loop_options=options)
     assert script.rows == [3, 3, 3]  # as often as the others, as many rows
-    assert episodes[0].turns == 1
+    assert len(episodes[0].turns) == 1
 
 
 def test_max_turns_and_the_note_before_the_last(tokenizer):
     (episode,), _ = play(tokenizer, [[tool_call("x")] * 5], TurnLimits(max_turns=3))
     assert episode.stop_reason == "max_turns"
-    assert episode.turns == 3
+    assert len(episode.turns) == 3
     results = [m["content"] for m in episode.messages if m["role"] == "tool"]
     assert results == ["found x", "found x" + LAST_TURN_NOTE]
 
@@ -206,18 +208,18 @@ def test_malformed_calls_end_as_an_answer_would(tokenizer):
 def test_a_wrong_engine_raises(tokenizer):
     loop = TurnLoop(tokenizer, lambda contexts: ([], None), [tokenizer.eos_token_id])
     with pytest.raises(ValueError, match="returned 0 turns, expected 1"):
-        loop.run([Episode([1])])
+        loop.run([Episode(prompt_ids=[1])])
     loop = TurnLoop(tokenizer, lambda contexts: ([[1, 2]], [[0.1]]), [tokenizer.eos_token_id])
     with pytest.raises(ValueError, match="1 log-probs for 2 tokens"):
-        loop.run([Episode([1])])
+        loop.run([Episode(prompt_ids=[1])])
 
 
 def test_an_empty_turn_ends_the_episode(tokenizer):
     turns = iter([[[*tokenizer.encode(tool_call("x")), tokenizer.eos_token_id]], [[]]])
-    episode = Episode([1], {"search": search})
+    episode = Episode(tools={"search": search}, prompt_ids=[1])
     TurnLoop(tokenizer, lambda contexts: (next(turns), None), [tokenizer.eos_token_id]).run([episode])
     assert episode.stop_reason == "truncated"
-    assert (episode.turns, len(episode.completion_ids)) == (1, len(episode.mask))
+    assert (len(episode.turns), len(episode.completion_ids)) == (1, len(episode.mask))
 
 
 def test_lone_surrogates_are_replaced(tokenizer):

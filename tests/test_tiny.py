@@ -11,7 +11,7 @@ from trl.chat_template_utils import is_chat_template_prefix_preserving, parse_re
 import build_cold_start as cold_start
 from build_cold_start import Phase, Recipe, TraceEncoder
 from mempo_trl.memory import encode_answer, find_memory_spans
-from mempo_trl.rollout.loop import Episode, TurnLoop, tool_suffix_ids
+from mempo_trl.rollout.loop import TurnLoop, tool_suffix_ids
 from mempo_trl.tasks.world import model as tiny
 from mempo_trl.tasks.world.world import (
     CAREFUL,
@@ -23,6 +23,7 @@ from mempo_trl.tasks.world.world import (
     searches,
     world_rows,
 )
+from mempo_trl.types import Episode
 
 
 @pytest.fixture(scope="module")
@@ -88,7 +89,7 @@ def test_the_turn_loop_sees_what_was_taught(tokenizer, encoder, context):
 
     environment = WorldEnvironment()
     environment.reset(**row)
-    episode = Episode(encoder.prompt(row), {"search": environment.search}, environment)
+    episode = Episode(tools={"search": environment.search}, environment=environment, prompt_ids=encoder.prompt(row))
     TurnLoop(tokenizer, expert, [tokenizer.eos_token_id], context=context).run([episode])
     assert episode.stop_reason == "done"
     assert episode.tool_calls == sum(len(searches(row["question_id"], who)) for who in row["people"])

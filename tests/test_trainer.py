@@ -8,10 +8,9 @@ from peft import LoraConfig
 from trl import GRPOConfig, GRPOTrainer
 
 from conftest import build_model
-from helpers import Scripted, ScriptedMemPO, answer_reward, make_config, make_trainer, search
+from helpers import Scripted, ScriptedMemPO, answer_reward, make_config, make_trainer, search, visible_context
 from mempo_trl.memory import find_memory_spans
 from mempo_trl.memory.turns import find_turns
-from mempo_trl.rollout.context import visible_context
 
 LOSS_TYPES = ["grpo", "bnpo", "dr_grpo", "dapo", "cispo", "sapo", "luspo", "vespo"]
 
@@ -101,7 +100,7 @@ def test_advantages_land_on_the_memories(tmp_path, model, tokenizer, questions):
     trainer = make_trainer(tmp_path, model, tokenizer, questions, memory_weight=0.5)
     batch = generate_batch(trainer)
     judged = 0
-    for row, episode in enumerate(trainer._episodes):
+    for row, episode in enumerate(trainer.last_rollout.episodes):
         expected = trainer.last_rollout.outcome_advantages[row].repeat(batch["completion_ids"].size(1))
         for turn, start, end in find_memory_spans(tokenizer, episode.completion_ids, episode.mask):
             expected[start:end] += 0.5 * trainer.last_rollout.memory_advantages[row, turn]
@@ -109,7 +108,7 @@ def test_advantages_land_on_the_memories(tmp_path, model, tokenizer, questions):
         torch.testing.assert_close(batch["advantages"][row], expected)
     assert judged > 3
     # Turn 1 summarises nothing: no reward, whatever it wrote.
-    assert trainer._memories.rewards[:, 0].isnan().all()
+    assert trainer.last_rollout.memories.rewards[:, 0].isnan().all()
 
 
 @pytest.mark.parametrize(("corrected", "factor"), [(False, 1.0), (True, 2.0)])
@@ -143,7 +142,7 @@ def test_generation_was_given_what_the_loss_conditions_on(tmp_path, model, token
         trainer.state.global_step += 1
         batch = generate_batch(trainer)
         conditioned = []
-        for episode in trainer._episodes:
+        for episode in trainer.last_rollout.episodes:
             for start, end in find_turns(episode.mask):
                 prefix = visible_context(
                     episode.prompt_ids, episode.completion_ids[:start], episode.mask[:start], context
@@ -170,7 +169,7 @@ def test_generation_was_given_what_the_loss_conditions_on(tmp_path, model, token
 def brute_force_logps(trainer, model, batch):
     """One row and one turn at a time, without padding."""
     logps = torch.zeros(batch["completion_ids"].shape)
-    for row, episode in enumerate(trainer._episodes):
+    for row, episode in enumerate(trainer.last_rollout.episodes):
         for start, end in find_turns(episode.mask):
             prefix = visible_context(episode.prompt_ids, episode.completion_ids[:start], episode.mask[:start], "memory")
             ids = torch.tensor([prefix + episode.completion_ids[start:end]])
@@ -198,14 +197,16 @@ def test_memory_context_equals_one_turn_at_a_time(tmp_path, tokenizer, questions
     )  # fmt: skip
     batch = generate_batch(trainer)
     assert batch["prompt_mask"].min() == 0
-    assert max(e.turns for e in trainer._episodes) > 2
+    assert max(len(e.turns) for e in trainer.last_rollout.episodes) > 2
     input_ids = torch.cat([batch["prompt_ids"], batch["completion_ids"]], dim=1)
     attention = torch.cat([batch["prompt_mask"], batch["completion_mask"]], dim=1)
-    trainer._turn_mask = batch["tool_mask"] * batch["completion_mask"]
     width = batch["completion_ids"].size(1)
     expected = brute_force_logps(trainer, trainer.model, batch)
     for batch_size in (None, 3):
-        logps, *_ = trainer._get_per_token_logps_and_entropies(trainer.model, input_ids, attention, width, batch_size)
+        with trainer._seen_as(batch["visible_start"]):
+            logps, *_ = trainer._get_per_token_logps_and_entropies(
+                trainer.model, input_ids, attention, width, batch_size
+            )
         torch.testing.assert_close(logps, expected, atol=1e-5, rtol=0)
 
     _, grad = gradient(trainer, batch)
@@ -244,12 +245,12 @@ def test_padding_changes_nothing(tmp_path, tokenizer, questions):
 def test_baselines(tmp_path, model, tokenizer, questions, baseline):
     trainer = make_trainer(tmp_path, model, tokenizer, questions, context="memory", memory_baseline=baseline)
     generate_batch(trainer)
-    memories = trainer._memories
-    assert len(memories.judged) > 2
+    memories = trainer.last_rollout.memories
+    assert len(memories.scored) > 2
     expected = 0.0 if baseline == "none" else None
-    for index, (row, turn) in enumerate(memories.judged):
+    for index, (row, turn) in enumerate(memories.scored):
         if expected is None:
-            episode = trainer._episodes[row]
+            episode = trainer.last_rollout.episodes[row]
             turns = find_turns(episode.mask)
             start = 0 if baseline == "history" else turns[turn - 1][0]
             ids = episode.prompt_ids + episode.completion_ids[start : turns[turn][0]]
@@ -258,10 +259,10 @@ def test_baselines(tmp_path, model, tokenizer, questions, baseline):
             with torch.no_grad():
                 logits = trainer.model(torch.tensor([ids + answer])).logits[0, len(ids) - 1 : -1]
             logps = logits.log_softmax(-1).gather(-1, torch.tensor(answer).unsqueeze(-1)).squeeze(-1)
-            torch.testing.assert_close(memories.full_logps[index, : len(answer)], logps, atol=1e-5, rtol=0)
+            torch.testing.assert_close(memories.baseline_logps[index, : len(answer)], logps, atol=1e-5, rtol=0)
             assert length >= len(answer)
         else:
-            assert memories.p_full[row, turn].item() == expected
+            assert memories.p_baseline[row, turn].item() == expected
 
 
 def trainer_answer(trainer, row):
@@ -278,13 +279,15 @@ def test_metrics_are_logged(tmp_path, model, tokenizer, questions):
     trainer = make_trainer(tmp_path, model, tokenizer, questions)
     trainer.train()
     logs = trainer.state.log_history[0]
-    for name in ("reward", "p_mem", "p_full"):
+    for name in ("reward", "p_mem", "p_baseline"):
         assert f"memory/{name}_mean" in logs
         assert f"memory/{name}_std" in logs
     for name in ("memory/closed_fraction", "memory/length_mean", "memory/kept_fraction", "memory/pools_under_floor",
                  "rollout/turns", "rollout/total_tokens", "rollout/peak_tokens", "tools/call_frequency"):  # fmt: skip
         assert name in logs, name
-    assert logs["memory/reward_mean"] == pytest.approx(logs["memory/p_mem_mean"] - logs["memory/p_full_mean"], abs=1e-5)
+    assert logs["memory/reward_mean"] == pytest.approx(
+        logs["memory/p_mem_mean"] - logs["memory/p_baseline_mean"], abs=1e-5
+    )
     assert 0 < logs["memory/closed_fraction"] < 1
 
 

@@ -72,18 +72,20 @@ def test_one_pass_for_both(tmp_path, model, tokenizer, questions):
     output = generate(trainer)
     assert len(sizes) == 1
     # Prompts once for each question, completions, and what branches off; TRL's pass alone forwards all rows, padded.
-    trajectories = sum(map(len, {tuple(e.prompt_ids): e.prompt_ids for e in trainer._episodes}.values()))
+    trajectories = sum(map(len, {tuple(e.prompt_ids): e.prompt_ids for e in trainer.last_rollout.episodes}.values()))
     trajectories += int(output["completion_mask"].sum())
-    length = len(trainer._answers[0].ids)
-    memories = sum(end - start for spans in trainer._memories.spans for turn, start, end in spans if turn > 0)
-    assert trajectories < sizes[0] <= trajectories + memories + 2 * length * len(trainer._memories.judged)
+    length = len(trainer.last_rollout.answers[0].ids)
+    memories = sum(
+        end - start for spans in trainer.last_rollout.memories.spans for turn, start, end in spans if turn > 0
+    )
+    assert trajectories < sizes[0] <= trajectories + memories + 2 * length * len(trainer.last_rollout.memories.scored)
 
 
 def test_no_old_logps_no_whole_trajectory(tmp_path, model, tokenizer, questions):
     trainer = make_trainer(tmp_path, model, tokenizer, questions, memory_scoring="shared")
     output = generate(trainer)
     assert "old_per_token_logps" not in output
-    assert len(trainer._memories.judged) > 2
+    assert len(trainer.last_rollout.memories.scored) > 2
 
 
 def test_a_sliding_window_model_trains_separately(tmp_path, tokenizer, questions, caplog):

@@ -49,7 +49,7 @@ def test_training_against_the_server(build, context, weights):
     print("mean difference of log-probs by step:", logs_of(trainer, DIFFERENCE))
     assert max(logs_of(trainer, "rollout/turns")) > 1.5
     assert all(difference < 1e-3 for difference in logs_of(trainer, DIFFERENCE))
-    assert any(trainer.last_rollout.memories.judged)
+    assert any(trainer.last_rollout.memories.scored)
 
 
 def test_without_new_weights_the_log_probs_part(build, monkeypatch):

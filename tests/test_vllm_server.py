@@ -93,4 +93,4 @@ def test_a_context_without_room_for_a_turn_ends_its_episode(tmp_path, model, tok
     client.generate = counted
     trainer.train()
     assert 400 < max(asked) <= 500
-    assert "truncated" in {episode.stop_reason for episode in trainer._episodes}
+    assert "truncated" in {episode.stop_reason for episode in trainer.last_rollout.episodes}

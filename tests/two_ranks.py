@@ -37,7 +37,7 @@ def main(output: Path, per_device: int, context: str) -> None:
         "parameters": torch.cat([p.detach().flatten() for p in trainer.model.parameters()]),
         "calls": calls,
         "forwards": len(forwards),
-        "turns": [episode.turns for episode in trainer.last_rollout.episodes],
+        "turns": [len(episode.turns) for episode in trainer.last_rollout.episodes],
         "logs": [log for log in trainer.state.log_history if "memory/reward_mean" in log],
         "own": [
             trainer._tokenizer.decode(episode.prompt_ids).count(str(row["prompt"][0]["content"]))

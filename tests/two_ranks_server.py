@@ -35,7 +35,7 @@ def main(output: Path, per_device: int, context: str) -> None:
 
     def kept(*args):
         result = rollout(*args)
-        episodes.extend(trainer._episodes)
+        episodes.extend(trainer.last_rollout.episodes)
         return result
 
     trainer._tool_call_loop = kept

@@ -20,7 +20,7 @@ def main(output: Path, context: str, weights: str, start: Path, port: int = 0, s
     trainer.train()
     result = {
         "differences": logs_of(trainer, DIFFERENCE),
-        "turns": [episode.turns for episode in trainer.last_rollout.episodes],
+        "turns": [len(episode.turns) for episode in trainer.last_rollout.episodes],
         "trained": torch.cat([p.detach().flatten() for p in trainer.model.parameters() if p.requires_grad]),
     }
     torch.save(result, output / f"rank{trainer.accelerator.process_index}.pt")

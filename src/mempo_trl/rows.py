@@ -7,19 +7,21 @@ from .memory.answers import ANSWER_SEPARATOR, check_answers
 from .text import is_blank
 
 
-def check_row(row: Mapping[str, Any], where: str, answers_column: str = "answers") -> list[str]:
+def check_row(row: Mapping[str, Any], where: str, answers_column: str | None = "answers") -> list[str]:
     """Checks a row before anything is trained on it, and returns its gold answers.
 
     Args:
         row: with `prompt`, a list of messages; the gold answers, one text for each objective; and, if it has any,
             `aliases`: for each objective a list of other right answers, or None.
         where: names the row in an error.
-        answers_column: the column of the gold answers.
+        answers_column: the column of the gold answers; None if none are needed, which gives an empty list.
 
     Raises:
         `ValueError`: a column is missing or of another form. The message names row and column, and what to write.
     """
     _check_prompt(row.get("prompt"), f"{where}, column 'prompt'")
+    if answers_column is None:
+        return []
     try:
         answers = check_answers(row.get(answers_column))
     except ValueError as error:

@@ -41,7 +41,7 @@ def smollm2_policy(folder: str | Path = POLICY_FOLDER, questions: int = 48, step
         from trl import ModelConfig, SFTConfig
 
         from .sft.arguments import SFTArguments
-        from .sft.demonstrations import expert_trajectories, write_demonstrations
+        from .sft.demonstrations import expert_episodes, write_demonstrations
         from .sft.fine_tune import fine_tune
         from .tasks.task import open_task
 
@@ -50,7 +50,7 @@ def smollm2_policy(folder: str | Path = POLICY_FOLDER, questions: int = 48, step
         traces = folder.with_suffix(".jsonl")
         traces.unlink(missing_ok=True)
         rows = task.rows(objectives=2, count=questions, seed=1)
-        write_demonstrations(traces, expert_trajectories(rows, task.environment_factory))
+        write_demonstrations(traces, expert_episodes(rows, task.environment_factory))
         config = SFTConfig(
             str(folder), max_steps=steps, per_device_train_batch_size=4, learning_rate=3e-4, max_length=1024,
             bf16=False, activation_checkpointing=False, logging_steps=1, save_strategy="no",

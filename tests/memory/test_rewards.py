@@ -31,7 +31,7 @@ def test_golden(case, column):
 def test_golden_probabilities():
     mask = torch.ones(1, 3, dtype=torch.bool)
     score = score_memories(torch.tensor([GOLDEN["G1"][0]]), torch.tensor([GOLDEN["G1"][1]]), mask, 0.5, "independent")
-    assert score.p_full.item() == pytest.approx(0.8187, abs=5e-5)  # exp(-0.2)
+    assert score.p_baseline.item() == pytest.approx(0.8187, abs=5e-5)  # exp(-0.2)
     assert score.p_mem.item() == pytest.approx(0.6376, abs=5e-5)  # exp(-0.45), without the third token
     mask, logps = torch.ones(1, 4, dtype=torch.bool), torch.tensor([SUB_WORDS])
     assert score_memories(logps, logps, mask).p_mem.item() == pytest.approx(0.8607, abs=5e-5)  # exp(-0.15)
@@ -66,7 +66,7 @@ def test_nothing_kept_is_no_probability():
     score = score_memories(torch.tensor([[-8.0]]), torch.tensor([[-9.0]]), torch.ones(1, 1, dtype=torch.bool))
     assert score.reward.item() == 0
     assert score.p_mem.isnan().all()
-    assert score.p_full.isnan().all()
+    assert score.p_baseline.isnan().all()
 
 
 def test_threshold_is_exclusive_and_zero_keeps_all():

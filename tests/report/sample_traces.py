@@ -107,8 +107,8 @@ def _turn(rng: random.Random, facts: Any, number: int, known: list[str], found: 
     span = [0, len(split_tokens(memory))] if memory else None
     return {
         **{"text": text, "tokens": split_tokens(text), "memory": span, "memory_text": memory[6:-7] or None},
-        **{"advantages": None, "memory_reward": None, "memory_advantage": None, "p_mem": None, "p_full": None},
-        **{"answer_logps_mem": None, "answer_logps_full": None, "kept": None},
+        **{"advantages": None, "memory_reward": None, "memory_advantage": None, "p_mem": None, "p_baseline": None},
+        **{"answer_logps_mem": None, "answer_logps_baseline": None, "kept": None},
         **{"context_tokens": 0, "tool_calls": calls, "tool_results": results},
     }  # type: ignore[typeddict-item]
 
@@ -123,9 +123,11 @@ def _add_probabilities(
 
     mem, full = logps(known), logps(found)
     kept = [m and max(a, b) > math.log(0.5) for a, b, m in zip(mem, full, mask, strict=True)]
-    p_mem, p_full = (math.exp(mean([x for x, k in zip(side, kept, strict=True) if k] or [0.0])) for side in (mem, full))
-    turn.update(answer_logps_mem=mem, answer_logps_full=full, kept=kept, p_mem=p_mem, p_full=p_full)
-    turn["memory_reward"] = p_mem - p_full
+    p_mem, p_baseline = (
+        math.exp(mean([x for x, k in zip(side, kept, strict=True) if k] or [0.0])) for side in (mem, full)
+    )
+    turn.update(answer_logps_mem=mem, answer_logps_baseline=full, kept=kept, p_mem=p_mem, p_baseline=p_baseline)
+    turn["memory_reward"] = p_mem - p_baseline
 
 
 def _add_advantages(episodes: list[Trace]) -> None:

@@ -66,7 +66,7 @@ def test_an_episode_is_shown_turn_by_turn(page: Page, traces: list[Trace]) -> No
     shown = page.evaluate("[...document.querySelectorAll('.memory .text')].map(node => node.textContent)")
     assert shown == ["".join(tokens) for tokens in memories]
     bars = page.evaluate("[...document.querySelectorAll('.probabilities .number')].map(node => node.textContent)")
-    assert bars == [f"{turn[side]:.2f}" for turn in trace["turns"][1:] for side in ("p_full", "p_mem")]  # type: ignore[literal-required]
+    assert bars == [f"{turn[side]:.2f}" for turn in trace["turns"][1:] for side in ("p_baseline", "p_mem")]  # type: ignore[literal-required]
     kept = [sum(turn["kept"] or ()) for turn in trace["turns"][1:]]
     assert (
         page.evaluate("[...document.querySelectorAll('.turn')].slice(1).map(t => t.querySelectorAll('.kept').length)")
@@ -196,7 +196,7 @@ def test_an_episode_without_credit_or_tokens_is_plain_text(browser: Page, tmp_pa
     trace = next(make_traces(1))
     for turn in trace["turns"]:
         turn.update(tokens=[], memory=None, advantages=None, memory_reward=None, memory_advantage=None)
-        turn.update(p_mem=None, p_full=None, answer_logps_mem=None, answer_logps_full=None, kept=None)
+        turn.update(p_mem=None, p_baseline=None, answer_logps_mem=None, answer_logps_baseline=None, kept=None)
     trace.update(answer_tokens=None, answer_mask=None, reward=None, outcome_advantage=None, step=None)
     browser.open(write_viewer([trace], tmp_path / "viewer.html"))
     memory = trace["turns"][1]["memory_text"]
@@ -219,7 +219,7 @@ def test_a_tool_call_shows_whatever_arguments_the_model_wrote(browser: Page, tmp
 def test_without_a_baseline_only_the_memory_s_probabilities_show(browser: Page, tmp_path: Path) -> None:
     trace = next(make_traces(1))
     for turn in trace["turns"]:
-        turn.update(answer_logps_full=None, p_full=None)
+        turn.update(answer_logps_baseline=None, p_baseline=None)
     browser.open(write_viewer([trace], tmp_path / "viewer.html"))
     assert count(browser, "#turn-1 .probabilities .bar") == 1
     assert count(browser, "#turn-1 .chips .side") == sum(trace["answer_mask"] or ())

@@ -18,7 +18,7 @@ pytest.importorskip("matplotlib")
 
 LOG = [
     {"step": 1, "loss": 0.1, "reward": 0.2, "memory/reward_mean": -0.3, "memory/p_mem_mean": 0.4},
-    {"step": 2, "loss": 0.1, "reward": 0.6, "memory/reward_mean": float("nan"), "memory/p_full_mean": 0.7},
+    {"step": 2, "loss": 0.1, "reward": 0.6, "memory/reward_mean": float("nan"), "memory/p_baseline_mean": 0.7},
     {"step": 2, "eval/full/all_correct": 0.5, "eval_memory_em": 0.25, "eval_reward": 0.9, "train_runtime": 3.0},
 ]
 

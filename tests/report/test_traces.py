@@ -78,7 +78,7 @@ def without_question() -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("record", "message"),
     [
-        (edited(schema_version=2), r"schema_version 2, but this mempo-trl reads 1. Install"),
+        (edited(schema_version=3), r"schema_version 3, but this mempo-trl reads 1 to 2. Install"),
         ({"log_history": []}, "no schema_version"),
         ([1, 2], "no schema_version"),
         (without_question(), "missing question"),

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.text import Text
 
-    from ..inference.trajectory import Message, Trajectory
+    from ..types import Episode, Message
 
 _STYLES = {"mem": "bold black on bright_yellow", "think": "dim", "tool_call": "cyan", "answer": "bold green"}
 _BLOCK = re.compile(rf"<({'|'.join(_STYLES)})>.*?(?:</\1>|$)", re.DOTALL)
@@ -41,19 +41,21 @@ def run(args: argparse.Namespace) -> int:
     """Plays the question; 0 if it was answered, 1 if not."""
     from rich.console import Console
 
+    from ..tasks.search.rewards import extract_answer
+
     factory, row = _question(args)
     model, tokenizer = open_model(args)
     agent = make_agent(model, tokenizer, factory, args.context, args)
     console = Console()
     console.rule(row["prompt"][-1]["content"], style="bold")
-    trajectory = agent.run(row, Printer(console), args.seed)
-    console.print(summary(trajectory, row.get("answers")), soft_wrap=True)
+    episode = agent.run(row, Printer(console), args.seed)
+    console.print(summary(episode, row.get("answers")), soft_wrap=True)
     if args.trace:
-        from ..traces.convert import trajectory_trace
+        from ..traces.convert import episode_trace
         from ..traces.file import write_traces
 
-        write_traces(args.trace, [trajectory_trace(trajectory, row, args.context, tokenizer=tokenizer)])
-    return 0 if trajectory.answer is not None else 1
+        write_traces(args.trace, [episode_trace(episode, args.context, tokenizer=tokenizer)])
+    return 0 if extract_answer(episode.messages) is not None else 1
 
 
 def _question(args: argparse.Namespace) -> tuple[Any, dict[str, Any]]:
@@ -112,18 +114,20 @@ def highlight(turn: str) -> "Text":
     return text
 
 
-def summary(trajectory: "Trajectory", gold: list[str] | None) -> "Text":
+def summary(episode: "Episode", gold: list[str] | None) -> "Text":
     """The answer, and what it cost."""
     from rich.text import Text
 
-    text = Text("\nanswer: ").append(trajectory.answer or "none", style=_STYLES["answer"])
+    from ..tasks.search.rewards import extract_answer
+
+    text = Text("\nanswer: ").append(extract_answer(episode.messages) or "none", style=_STYLES["answer"])
     if gold:
         text.append(f"\ngold:   {'; '.join(gold)}")
     text.append(
-        f"\n{trajectory.stop_reason} after {len(trajectory.turn_tokens)} turns and {trajectory.tool_calls} tool calls "
-        f"({trajectory.tool_failures} failed); {trajectory.total_tokens} tokens in all, {trajectory.peak_tokens} at "
+        f"\n{episode.stop_reason} after {len(episode.turns)} turns and {episode.tool_calls} tool calls "
+        f"({episode.tool_failures} failed); {episode.total_tokens} tokens in all, {episode.peak_tokens} at "
         "the peak"
     )
-    if trajectory.error:
-        text.append(f"\n{trajectory.error}", style="red")
+    if episode.error:
+        text.append(f"\n{episode.error}", style="red")
     return text

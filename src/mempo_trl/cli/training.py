@@ -96,11 +96,11 @@ def run_traces(args: argparse.Namespace) -> int:
     rows = task.rows(args.objectives, args.count, args.seed)
     left = demonstrations.remaining_rows(args.output, rows)
     if args.model is None:
-        trajectories: Any = demonstrations.expert_trajectories(left, task.environment_factory)
+        trajectories: Any = demonstrations.expert_episodes(left, task.environment_factory)
     else:
         model, tokenizer = open_model(args)
         agent = make_agent(model, tokenizer, task.environment_factory, args.context, args)
-        trajectories = demonstrations.teacher_trajectories(left, agent, args.concurrency, args.seed)
+        trajectories = demonstrations.teacher_episodes(left, agent, args.concurrency, args.seed)
     with Progress() as progress:
         bar = progress.add_task("traces", total=len(rows), completed=len(rows) - len(left))
         counts = demonstrations.write_demonstrations(

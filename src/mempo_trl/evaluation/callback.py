@@ -10,11 +10,10 @@ from transformers.integrations.deepspeed import is_deepspeed_zero3_enabled
 
 from ..inference.agent import MemoryAgent
 from ..inference.endpoints import Sampling
-from ..rollout.context import CONTEXTS
-from ..rollout.loop import TurnLimits
 from ..tasks.outcome import RewardFunction
 from ..tasks.search.rewards import mempo_outcome_reward
 from ..tasks.search.rows import Row
+from ..types import CONTEXTS, TurnLimits
 from .evaluation import evaluate
 from .scores import Scores, mean_scores
 

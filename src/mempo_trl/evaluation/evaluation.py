@@ -6,12 +6,12 @@ from typing import Any
 
 from ..inference.agent import MemoryAgent
 from ..inference.local_model import LocalModel
-from ..inference.trajectory import Trajectory
 from ..tasks.outcome import RewardFunction
 from ..tasks.search.rewards import mempo_outcome_reward
 from ..tasks.search.rows import Row
-from ..traces.convert import trajectory_trace
+from ..traces.convert import episode_trace
 from ..traces.file import Trace, write_traces
+from ..types import Episode
 from .probabilities import add_answer_probabilities
 from .scores import Scores, score_episode
 
@@ -62,10 +62,12 @@ def evaluate(
     return scores
 
 
-def _trace(agent: MemoryAgent, row: Row, episode: Trajectory, scores: Scores) -> Trace:
+def _trace(agent: MemoryAgent, row: Row, episode: Episode, scores: Scores) -> Trace:
     """The trace of one evaluated episode. Its reward is the outcome's, so that `mempo sft` takes what is right."""
     named = {name: value for name, value in scores.items() if name not in _OF_THE_TRACE}
-    row = {**row, "answers": row.get("answers") or []}
-    trace: Any = trajectory_trace(episode, row, agent.context, named, agent.tokenizer)
-    trace |= {"reward": scores["reward"], "error": episode.error}
+    answers = row.get("answers") or []
+    trace: Any = episode_trace(
+        episode, agent.context, answers=answers, rewards=named, reward=scores["reward"], tokenizer=agent.tokenizer
+    )
+    trace |= {"error": episode.error}
     return trace | {name: row[name] for name in ("seed", "sample") if name in row}

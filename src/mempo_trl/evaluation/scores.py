@@ -2,9 +2,9 @@
 
 from collections.abc import Mapping, Sequence
 from statistics import fmean
-from typing import Any, Protocol
+from typing import Any
 
-from ..tasks.outcome import Played, RewardFunction, outcome_reward
+from ..tasks.outcome import RewardFunction, outcome_reward
 from ..tasks.search.rewards import (
     exact_match,
     extract_answer,
@@ -16,6 +16,7 @@ from ..tasks.search.rewards import (
 )
 from ..tasks.search.rows import Row
 from ..traces.file import Trace
+from ..types import Episode
 
 Messages = list[dict[str, Any]]
 Scores = dict[str, float]
@@ -35,22 +36,6 @@ METRICS = (*ANSWER_METRICS, "well_formed", "reward", "total_tokens", "peak_token
 - `peak_tokens`: the longest that context and turn together were.
 - `turns`, `tool_calls`: how many there were.
 """
-
-
-class Episode(Played, Protocol):
-    """What the scorer reads of an episode."""
-
-    @property
-    def memories(self) -> Sequence[str | None]:
-        """The text of each turn's closed memory; None without one."""
-
-    @property
-    def total_tokens(self) -> int:
-        """All tokens that the model read or wrote."""
-
-    @property
-    def peak_tokens(self) -> int:
-        """The longest that context and turn together were."""
 
 
 def score_episode(

@@ -10,12 +10,10 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..rollout.chat_format import ChatFormat, environment_tools
 from ..rollout.chat_loop import ChatLoop
-from ..rollout.context import CONTEXTS
-from ..rollout.loop import Episode, TurnLimits, TurnLoop
-from ..tasks.search.prompts import build_prompt
+from ..rollout.loop import TurnLoop
+from ..types import CONTEXTS, Episode, Message, TurnLimits
 from .endpoints import ChatEndpoint, ContextOverflow, EndpointError, Sampling, VLLMServer
 from .local_model import LocalModel
-from .trajectory import Message, Trajectory
 
 Question = str | Mapping[str, Any]
 OnMessage = Callable[[Message], None]
@@ -38,6 +36,7 @@ class MemoryAgent:
         context_turns: past turns that the "memory" context keeps.
         limits: turns, and tokens of tool results and episodes; without `max_context_length` the model's own is taken.
         sampling: how turns are sampled.
+        system_prompt: stands before a question that is given as a text; a row brings its own.
 
     Raises:
         `ValueError`: the arguments do not fit each other, or the chat template renders no tools.
@@ -54,6 +53,7 @@ class MemoryAgent:
         context_turns: int = 1,
         limits: TurnLimits | None = None,
         sampling: Sampling | None = None,
+        system_prompt: str | None = None,
     ) -> None:
         if context not in CONTEXTS:
             raise ValueError(f"context={context!r} is unknown. Set one of {', '.join(CONTEXTS)}")
@@ -70,11 +70,12 @@ class MemoryAgent:
         self.environment_factory = environment_factory
         self.limits = limits or TurnLimits()
         self.sampling = sampling or Sampling()
+        self.system_prompt = system_prompt
         self.model: LocalModel | VLLMServer | ChatEndpoint
         self.model = model if isinstance(model, (VLLMServer, ChatEndpoint)) else LocalModel(model, tokenizer)
         self._format = None if isinstance(model, ChatEndpoint) else ChatFormat(tokenizer)
 
-    def run(self, question: Question, on_message: OnMessage | None = None, seed: int | None = None) -> Trajectory:
+    def run(self, question: Question, on_message: OnMessage | None = None, seed: int | None = None) -> Episode:
         """Plays one question to its end.
 
         Args:
@@ -83,15 +84,15 @@ class MemoryAgent:
             seed: of the random numbers that turns are sampled with; None for any.
 
         Returns:
-            The trajectory. What an endpoint does wrong, after retries, ends it with the stop reason "error".
+            The episode. What an endpoint does wrong, after retries, ends it with the stop reason "error".
         """
-        (trajectory,) = self._play([question], on_message, seed)
-        return trajectory
+        (episode,) = self._play([question], on_message, seed)
+        return episode
 
     def run_many(
         self, questions: Sequence[Question], concurrency: int = 16, seed: int | Sequence[int] | None = None
-    ) -> Iterator[Trajectory]:
-        """Plays questions, and yields their trajectories in order.
+    ) -> Iterator[Episode]:
+        """Plays questions, and yields their episodes in order.
 
         Args:
             questions: as in `run`.
@@ -116,9 +117,9 @@ class MemoryAgent:
             finally:
                 pool.shutdown(cancel_futures=True)
 
-    def _start(self, question: Question) -> Trajectory:
-        """A trajectory that has only its prompt, its tools and its environment."""
-        row = {"prompt": build_prompt(question)} if isinstance(question, str) else dict(question)
+    def _start(self, question: Question) -> Episode:
+        """An episode that has only its prompt, its tools and its environment."""
+        row = {"prompt": self._prompt(question)} if isinstance(question, str) else dict(question)
         prompt, tools = list(row["prompt"]), self.tools
         environment = self.environment_factory() if self.environment_factory else None
         if environment is not None:
@@ -126,24 +127,28 @@ class MemoryAgent:
             if observation is not None:  # TRL adds it to the last message
                 prompt[-1] = {**prompt[-1], "content": prompt[-1]["content"] + observation}
             tools = tools + environment_tools(environment)
-        return Trajectory(prompt, {tool.__name__: tool for tool in tools}, environment)
+        return Episode(prompt, {tool.__name__: tool for tool in tools}, environment, row)
 
-    def _play(self, questions: Sequence[Question], on_message: OnMessage | None, seed: int | None) -> list[Trajectory]:
-        """Plays questions side by side. For an endpoint there is one at a time, so that its failure is one's own."""
-        trajectories = [self._start(question) for question in questions]
+    def _prompt(self, question: str) -> list[Message]:
+        system = [{"role": "system", "content": self.system_prompt}] if self.system_prompt else []
+        return [*system, {"role": "user", "content": question}]
+
+    def _play(self, questions: Sequence[Question], on_message: OnMessage | None, seed: int | None) -> list[Episode]:
+        """Plays questions side by side. For an endpoint there is one at a time, so that an error affects only it."""
+        episodes = [self._start(question) for question in questions]
         play = self._play_messages if isinstance(self.model, ChatEndpoint) else self._play_ids
         # A seed for each turn: with one for all, they would be sampled with the same random numbers.
         rng = Random(seed)
         next_seed = (lambda: None) if seed is None else (lambda: rng.getrandbits(31))
         try:
-            play(trajectories, on_message, next_seed)
+            play(episodes, on_message, next_seed)
         except EndpointError as error:
-            for trajectory in [t for t in trajectories if t.stop_reason is None]:
-                trajectory.stop_reason = "truncated" if isinstance(error, ContextOverflow) else "error"
-                trajectory.error = str(error)
-        return trajectories
+            for episode in [e for e in episodes if e.stop_reason is None]:
+                episode.stop_reason = "truncated" if isinstance(error, ContextOverflow) else "error"
+                episode.error = str(error)
+        return episodes
 
-    def _play_messages(self, trajectories: list[Trajectory], on_message: OnMessage | None, next_seed: NextSeed) -> None:
+    def _play_messages(self, episodes: list[Episode], on_message: OnMessage | None, next_seed: NextSeed) -> None:
         endpoint = self.model
         assert isinstance(endpoint, ChatEndpoint)
         loop = ChatLoop(
@@ -152,15 +157,15 @@ class MemoryAgent:
             self.context_turns,
             self.limits,
         )
-        for trajectory in trajectories:
-            loop.run(trajectory, on_message)
+        for episode in episodes:
+            loop.run(episode, on_message)
 
-    def _play_ids(self, trajectories: list[Trajectory], on_message: OnMessage | None, next_seed: NextSeed) -> None:
+    def _play_ids(self, episodes: list[Episode], on_message: OnMessage | None, next_seed: NextSeed) -> None:
         engine, chat = self.model, self._format
         assert chat is not None
         assert not isinstance(engine, ChatEndpoint)
         limits = replace(self.limits, max_context_length=self.limits.max_context_length or engine.max_context_length)
-        loop = _WatchedLoop(
+        loop = TurnLoop(
             chat.tokenizer,
             lambda contexts: (engine.generate(contexts, self.sampling, next_seed()), None),
             engine.eos_token_ids or [chat.tokenizer.eos_token_id],
@@ -168,36 +173,10 @@ class MemoryAgent:
             context_turns=self.context_turns,
             limits=limits,
             suffix_ids=chat.suffix_ids,
+            on_message=on_message,
         )
-        loop.on_message = on_message
-        episodes = []
-        for trajectory in trajectories:
-            ids = chat.prompt_ids(trajectory.prompt, list(trajectory.tools.values()))
-            trajectory.episode = episode = Episode(ids, trajectory.tools, trajectory.environment)
-            if limits.max_context_length is not None and len(ids) >= limits.max_context_length:
+        for episode in episodes:
+            episode.prompt_ids = chat.prompt_ids(episode.prompt, list(episode.tools.values()))
+            if limits.max_context_length is not None and len(episode.prompt_ids) >= limits.max_context_length:
                 episode.stop_reason = "truncated"
-            episodes.append(episode)
-        try:
-            loop.run(episodes)
-        finally:
-            for trajectory, episode in zip(trajectories, episodes, strict=True):
-                trajectory.take(episode)
-
-
-class _WatchedLoop(TurnLoop):
-    """A turn loop that tells of each message as soon as it is there."""
-
-    on_message: OnMessage | None = None
-
-    def add_turn(self, episode: Episode, *args: Any) -> None:
-        super().add_turn(episode, *args)
-        self._tell(episode.messages[-1:])
-
-    def _append_results(self, episode: Episode, messages: list[Message]) -> None:
-        super()._append_results(episode, messages)
-        self._tell(messages)
-
-    def _tell(self, messages: list[Message]) -> None:
-        if self.on_message:
-            for message in messages:
-                self.on_message(message)
+        loop.run(episodes)

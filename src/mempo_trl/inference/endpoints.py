@@ -5,9 +5,10 @@ import re
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 from ..http import JSONClient, NoAnswer
+from ..types import MAX_TURN_LENGTH, ChatReply
 
 _VERSION = re.compile(r"/v\d\w*(/|$)")
 
@@ -32,7 +33,7 @@ class Sampling:
 
     temperature: float = 1.0
     top_p: float = 1.0
-    max_turn_length: int = 1024
+    max_turn_length: int = MAX_TURN_LENGTH
 
     def request(self) -> dict[str, Any]:
         """The fields of an OpenAI-compatible request."""
@@ -166,16 +167,6 @@ class VLLMServer(Endpoint):
                 f"{self.base_url} gave no token ids. Serve the model with vLLM 0.10.2 or later, or use ChatEndpoint"
             )
         return ids
-
-
-class ChatReply(NamedTuple):
-    """One message of an endpoint: its text, the tool calls that the endpoint parsed, and its tokens."""
-
-    text: str
-    tool_calls: list[dict[str, Any]]
-    finish_reason: str
-    prompt_tokens: int
-    completion_tokens: int
 
 
 class ChatEndpoint(Endpoint):

@@ -14,27 +14,27 @@ class MemoryScore(NamedTuple):
     """How well a memory predicts the answer, for N memories of L answer tokens.
 
     Attributes:
-        reward: P_mem - P_full. Shape: (N,).
+        reward: P_mem - P_baseline. Shape: (N,).
         p_mem: probability of the kept answer tokens in the memory context; NaN where none is kept. Shape: (N,).
-        p_full: the same in the baseline context; 0 without one. Shape: (N,).
+        p_baseline: the same in the baseline context; 0 without one. Shape: (N,).
         kept: the answer tokens that P_mem is taken over. Shape: (N, L), bool.
     """
 
     reward: Tensor
     p_mem: Tensor
-    p_full: Tensor
+    p_baseline: Tensor
     kept: Tensor
 
 
-def _kept_tokens(full_logps: Tensor, mem_logps: Tensor, threshold: float, mode: str) -> tuple[Tensor, Tensor]:
+def _kept_tokens(baseline_logps: Tensor, mem_logps: Tensor, threshold: float, mode: str) -> tuple[Tensor, Tensor]:
     log_threshold = math.log(threshold)
-    known_full, known_mem = full_logps > log_threshold, mem_logps > log_threshold
+    known_baseline, known_mem = baseline_logps > log_threshold, mem_logps > log_threshold
     if mode == "independent":
-        return known_full, known_mem
+        return known_baseline, known_mem
     if mode == "either":
-        kept = known_full | known_mem
+        kept = known_baseline | known_mem
     elif mode == "both":
-        kept = known_full & known_mem
+        kept = known_baseline & known_mem
     else:
         raise ValueError(f"memory_threshold_mode must be one of {', '.join(THRESHOLD_MODES)}: got {mode!r}")
     return kept, kept
@@ -47,7 +47,7 @@ def _probability(logps: Tensor, kept: Tensor) -> Tensor:
 
 
 def score_memories(
-    full_logps: Tensor | None,
+    baseline_logps: Tensor | None,
     mem_logps: Tensor,
     answer_mask: Tensor,
     threshold: float | None = 0.5,
@@ -55,35 +55,35 @@ def score_memories(
 ) -> MemoryScore:
     """The memory reward and what it is made of. Arguments as for `memory_rewards`.
 
-    `full_logps=None` means no baseline: the reward is P_mem, and the threshold looks at `mem_logps` alone.
+    `baseline_logps=None` means no baseline: the reward is P_mem, and the threshold looks at `mem_logps` alone.
     """
-    other = mem_logps if full_logps is None else full_logps
+    other = mem_logps if baseline_logps is None else baseline_logps
     if not other.shape == mem_logps.shape == answer_mask.shape:
         shapes = [tuple(t.shape) for t in (other, mem_logps, answer_mask)]
-        raise ValueError(f"full_logps, mem_logps and answer_mask must have one shape (N, L): got {shapes}")
+        raise ValueError(f"baseline_logps, mem_logps and answer_mask must have one shape (N, L): got {shapes}")
     mask = answer_mask.bool()
-    kept_full = kept_mem = mask
+    kept_baseline = kept_mem = mask
     if threshold:
-        kept_full, kept_mem = (mask & kept for kept in _kept_tokens(other, mem_logps, threshold, mode))
-    p_full, p_mem = _probability(other, kept_full), _probability(mem_logps, kept_mem)
-    if full_logps is None:
-        p_full = torch.zeros_like(p_full)
-    reward = p_mem - p_full
+        kept_baseline, kept_mem = (mask & kept for kept in _kept_tokens(other, mem_logps, threshold, mode))
+    p_baseline, p_mem = _probability(other, kept_baseline), _probability(mem_logps, kept_mem)
+    if baseline_logps is None:
+        p_baseline = torch.zeros_like(p_baseline)
+    reward = p_mem - p_baseline
     if not threshold or mode != "independent":
         scorable = kept_mem.any(dim=-1)
         reward = torch.where(scorable, reward, 0.0)
-        p_mem, p_full = (torch.where(scorable, p, torch.nan) for p in (p_mem, p_full))
-    return MemoryScore(reward, p_mem, p_full, kept_mem)
+        p_mem, p_baseline = (torch.where(scorable, p, torch.nan) for p in (p_mem, p_baseline))
+    return MemoryScore(reward, p_mem, p_baseline, kept_mem)
 
 
 def memory_rewards(
-    full_logps: Tensor | None,
+    baseline_logps: Tensor | None,
     mem_logps: Tensor,
     answer_mask: Tensor,
     threshold: float | None = 0.5,
     mode: str = "either",
 ) -> Tensor:
-    """r = P(mem context) - P(full context), in (-1, 1), for N memories.
+    """r = P(mem context) - P(baseline), in (-1, 1), for N memories.
 
     P is the exponential of the mean log-probability over the kept answer tokens. A token is kept, in mode
     "independent", in each context where its own probability is above the threshold (the published code; P = 1 where
@@ -91,7 +91,8 @@ def memory_rewards(
     token is kept the reward is 0. What lies outside `answer_mask` changes nothing, so rows may be padded.
 
     Args:
-        full_logps: log p of the answer's tokens after the full context, natural log. Shape: (N, L). None: no baseline.
+        baseline_logps: log p of the answer's tokens after the baseline context, natural log. Shape: (N, L). None for no
+            baseline.
         mem_logps: the same after prompt and memory alone. Shape: (N, L).
         answer_mask: True on the tokens that hold the answer. Shape: (N, L).
         threshold: a probability, or None or 0 to keep every answer token (the paper's formula).
@@ -102,4 +103,4 @@ def memory_rewards(
 
     Source: method.md, section 3.
     """
-    return score_memories(full_logps, mem_logps, answer_mask, threshold, mode).reward
+    return score_memories(baseline_logps, mem_logps, answer_mask, threshold, mode).reward

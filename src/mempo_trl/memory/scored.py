@@ -16,33 +16,44 @@ Score = Callable[[list[AnswerContext]], Tensor]
 
 
 @dataclass
-class JudgedMemories:
+class ScoredMemories:
     """The memories of B trajectories and what they are worth. T: turns of the longest trajectory.
 
     Attributes:
         spans: the closed memories of each trajectory, those of turn 0 included. Length B.
+        scored: the M memories of later turns, as (trajectory, turn).
         rewards: r, NaN where a turn has no scored memory. Shape: (B, T).
         p_mem: probability of the answer given prompt and memory, NaN as above. Shape: (B, T).
-        p_full: the same given the baseline context. Shape: (B, T).
-        judged: the M scored memories, as (trajectory, turn).
-        mem_logps: log p of the answer tokens given the memory. Shape: (M, L).
-        full_logps: the same given the baseline; None without one. Shape: (M, L).
+        p_baseline: the same given the baseline context. Shape: (B, T).
+        mem_logps: log p of the answer tokens given the memory; L is 0 where no answer is scored. Shape: (M, L).
+        baseline_logps: the same given the baseline; None without one. Shape: (M, L).
         kept: answer tokens that passed the threshold. Shape: (M, L).
         answer_mask: answer tokens. Shape: (M, L).
     """
 
     spans: list[list[MemorySpan]]
+    scored: list[tuple[int, int]]
     rewards: Tensor
     p_mem: Tensor
-    p_full: Tensor
-    judged: list[tuple[int, int]]
+    p_baseline: Tensor
     mem_logps: Tensor
-    full_logps: Tensor | None
+    baseline_logps: Tensor | None
     kept: Tensor
     answer_mask: Tensor
 
 
-def judge_memories(
+def unscored(spans: Sequence[Sequence[MemorySpan]], turns: int, device: torch.device | None = None) -> ScoredMemories:
+    """Memories that have no reward yet. Arguments as in `score_trajectories`."""
+    scored = [(row, span.turn) for row, row_spans in enumerate(spans) for span in row_spans if span.turn > 0]
+    table = torch.full((len(spans), turns), torch.nan, device=device)
+    logps = torch.zeros(len(scored), 0, device=device)
+    return ScoredMemories(
+        [list(row) for row in spans], scored, table, table.clone(), table.clone(), logps, None, logps.bool(),
+        logps.bool(),
+    )  # fmt: skip
+
+
+def score_trajectories(
     spans: Sequence[Sequence[MemorySpan]],
     answers: Sequence[EncodedAnswer],
     baselines: Sequence[Sequence[tuple[int, int]]] | None,
@@ -50,7 +61,7 @@ def judge_memories(
     score: Score,
     threshold: float | None = 0.5,
     mode: str = "either",
-) -> JudgedMemories:
+) -> ScoredMemories:
     """Scores and rewards the memories of turns 2..T; turn 1 has no history to summarise (method.md, section 1).
 
     Args:
@@ -74,21 +85,22 @@ def judge_memories(
     mask = torch.zeros(count, length, dtype=torch.bool, device=logps.device)
     for index, (row, _) in enumerate(memories):
         mask[index, : len(answers[row].mask)] = torch.tensor(answers[row].mask, device=logps.device)
-    full_logps = logps[count:] if baselines is not None else None
-    scores = score_memories(full_logps, logps[:count], mask, threshold, mode)
-    judged = [(row, span.turn) for row, span in memories]
-    rewards, p_mem, p_full = _place(scores, judged, (len(spans), turns))
-    return JudgedMemories(
-        [list(row) for row in spans], rewards, p_mem, p_full, judged, logps[:count], full_logps, scores.kept, mask
+    baseline_logps = logps[count:] if baselines is not None else None
+    scores = score_memories(baseline_logps, logps[:count], mask, threshold, mode)
+    scored = [(row, span.turn) for row, span in memories]
+    tables = _place(scores, scored, (len(spans), turns))
+    return ScoredMemories(
+        [list(row) for row in spans], scored, *tables, logps[:count], baseline_logps, scores.kept, mask
     )
 
 
-def _place(scores: MemoryScore, judged: list[tuple[int, int]], shape: tuple[int, int]) -> list[Tensor]:
-    """Reward, P_mem and P_full as (B, T) tables with NaN where nothing was judged."""
-    tables = []
-    for values in (scores.reward, scores.p_mem, scores.p_full):
-        table = values.new_full(shape, torch.nan)
-        for value, (row, turn) in zip(values, judged, strict=True):
-            table[row, turn] = value
-        tables.append(table)
-    return tables
+def _place(scores: MemoryScore, scored: list[tuple[int, int]], shape: tuple[int, int]) -> tuple[Tensor, Tensor, Tensor]:
+    """Reward, P_mem and P_baseline as (B, T) tables with NaN where nothing was scored."""
+
+    def table(values: Tensor) -> Tensor:
+        placed = values.new_full(shape, torch.nan)
+        for value, (row, turn) in zip(values, scored, strict=True):
+            placed[row, turn] = value
+        return placed
+
+    return table(scores.reward), table(scores.p_mem), table(scores.p_baseline)

@@ -108,8 +108,15 @@ def find_memory_spans(
     """
     if len(ids) != len(trainable_mask):
         raise ValueError(f"ids and trainable_mask must be parallel: got {len(trainable_mask)} marks for {len(ids)} ids")
+    return memory_spans(tokenizer, ids, find_turns(trainable_mask))
+
+
+def memory_spans(
+    tokenizer: "PreTrainedTokenizerBase", ids: Sequence[int], turns: Sequence[tuple[int, int]]
+) -> list[MemorySpan]:
+    """`find_memory_spans` for turns whose token ranges in `ids` are known."""
     spans = []
-    for turn, (start, end) in enumerate(find_turns(trainable_mask)):
+    for turn, (start, end) in enumerate(turns):
         pieces = token_pieces(tokenizer, ids[start:end])
         block = _last_closed_block("".join(pieces))
         if block is not None:

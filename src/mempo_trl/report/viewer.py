@@ -91,7 +91,7 @@ def _data_block(name: str, value: object) -> str:
 
 def _compact(turn: Turn) -> dict[str, Any]:
     """The turn with its long lists of numbers cut to what the page shows."""
-    names = ("advantages", "answer_logps_mem", "answer_logps_full")
+    names = ("advantages", "answer_logps_mem", "answer_logps_baseline")
     lists: dict[str, Any] = {name: turn[name] for name in names}  # type: ignore[literal-required]
     return {**turn, **{name: values and [round(value, 4) for value in values] for name, values in lists.items()}}
 

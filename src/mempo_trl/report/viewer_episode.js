@@ -98,15 +98,15 @@ function turnText(turn, number, previous) {
 }
 
 function probabilities(turn) {
-  if (turn.p_mem === null && turn.p_full === null) return null;
+  if (turn.p_mem === null && turn.p_baseline === null) return null;
   const row = (kind, label, value) => value === null ? null
     : [el("span", {}, label), bar(kind, value), el("span", {class: "number"}, share(value))];
   return el("div", {class: "probabilities"},
-    row("full", "P(answer | history)", turn.p_full), row("mem", "P(answer | memory)", turn.p_mem));
+    row("full", "P(answer | history)", turn.p_baseline), row("mem", "P(answer | memory)", turn.p_mem));
 }
 
 function answerTokens(trace, turn) {
-  const sides = {full: turn.answer_logps_full, mem: turn.answer_logps_mem};
+  const sides = {full: turn.answer_logps_baseline, mem: turn.answer_logps_mem};
   const scored = Object.keys(sides).filter((name) => sides[name]);
   if (!trace.answer_tokens || !scored.length) return null;
   const asked = [...trace.answer_tokens.keys()].filter((i) => !trace.answer_mask || trace.answer_mask[i]);
@@ -219,7 +219,7 @@ function overview(trace) {
       el("button", {type: "button", "data-go": i, "aria-label": `Go to turn ${i + 1}`}, String(i + 1))),
     cell("context", turn.context_tokens / largest, count(turn.context_tokens)),
     numberCell(turn.memory ? count(turn.memory[1] - turn.memory[0]) : "–"),
-    scored ? [cell("full", turn.p_full, share(turn.p_full)), cell("mem", turn.p_mem, share(turn.p_mem)),
+    scored ? [cell("full", turn.p_baseline, share(turn.p_baseline)), cell("mem", turn.p_mem, share(turn.p_mem)),
       numberCell(signed(turn.memory_reward, 3)), numberCell(signed(turn.memory_advantage))] : null));
   const heads = ["Turn", "Context tokens", "Memory tokens"];
   if (scored) heads.push("P history", "P memory", "Memory reward", "Memory adv.");

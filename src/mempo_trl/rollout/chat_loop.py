@@ -1,28 +1,38 @@
 """The turn loop for chat endpoints: `rollout.loop.TurnLoop` on messages in place of token ids."""
 
 import json
+import re
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from ..inference.endpoints import ChatReply
-from ..inference.trajectory import TOOL_CALL, Message, Trajectory, TurnTokens, read_tool_calls
-from ..memory.turns import find_turns
 from ..text import valid_unicode
-from .context import visible_start
-from .loop import LAST_TURN_NOTE, TurnLimits, is_done
+from ..types import ChatReply, Episode, Message, Turn, TurnLimits
+from .context import first_visible, visible_messages
+from .loop import LAST_TURN_NOTE, is_done, stop_reason
 from .tools import call_tool, run_concurrently, tool_schemas
+
+TOOL_CALL = re.compile(r"<tool_call>(.*?)</tool_call>", re.DOTALL)
 
 # Asks for one message, given the messages so far and the schemas of the tools.
 Complete = Callable[[list[Message], list[dict[str, Any]]], ChatReply]
+
+
+def read_tool_calls(text: str) -> list[Message]:
+    """The tool calls that stand between tags in a turn's text; none if one of them is no call."""
+    try:
+        functions = [json.loads(block) for block in TOOL_CALL.findall(text)]
+        return [{"function": {"name": f["name"], "arguments": f["arguments"]}} for f in functions]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return []
 
 
 class ChatLoop:
     """Plays questions against a chat endpoint, turn by turn, under the visible context of `rollout.context`.
 
     Args:
-        complete: what writes the turns. An error that it raises leaves the trajectory as it is.
+        complete: what writes the turns. An error that it raises leaves the episode as it is.
         context: "full" or "memory".
         context_turns: past turns that the "memory" context keeps.
         limits: of them `max_turns`, `tool_timeout` and `tool_concurrency` hold here. Those in tokens do not: how many
@@ -33,68 +43,52 @@ class ChatLoop:
         self.complete = complete
         self.context, self.context_turns, self.limits = context, context_turns, limits
 
-    def run(self, trajectory: Trajectory, on_message: Callable[[Message], None] | None = None) -> None:
-        """Plays `trajectory` to its end, in place, and tells of each message as soon as it is there."""
+    def run(self, episode: Episode, on_message: Callable[[Message], None] | None = None) -> None:
+        """Plays `episode` to its end, in place, and tells of each message as soon as it is there."""
         tell = on_message or (lambda message: None)
-        schemas = tool_schemas(trajectory.tools)
-        while trajectory.stop_reason is None:
-            reply = self.complete([to_wire(message) for message in self.visible(trajectory)], schemas)
-            self._add_turn(trajectory, reply)
-            tell(trajectory.messages[-1])
-            if trajectory.stop_reason is None:
-                for message in self._run_tools(trajectory):
-                    trajectory.messages.append(message)
+        schemas = tool_schemas(episode.tools)
+        while episode.stop_reason is None:
+            first = first_visible(len(episode.turns), self.context, self.context_turns)
+            visible = visible_messages(episode, first)
+            self._add_turn(episode, first, self.complete([to_wire(message) for message in visible], schemas))
+            tell(episode.turns[-1].message)
+            if episode.stop_reason is None:
+                self._run_tools(episode)
+                for message in episode.turns[-1].results:
                     tell(message)
-                if is_done(trajectory.environment):
-                    trajectory.stop_reason = "done"
+                if is_done(episode.environment):
+                    episode.stop_reason = "done"
 
-    def visible(self, trajectory: Trajectory) -> list[Message]:
-        """The messages that the next turn is generated from."""
-        turns = find_turns([message["role"] == "assistant" for message in trajectory.messages])
-        start = visible_start(turns, len(turns), self.context, self.context_turns)
-        return trajectory.prompt + trajectory.messages[start:]
-
-    def _add_turn(self, trajectory: Trajectory, reply: ChatReply) -> None:
-        number = len(trajectory.turn_tokens)
+    def _add_turn(self, episode: Episode, first: int, reply: ChatReply) -> None:
         calls = reply.tool_calls or read_tool_calls(reply.text)
-        calls = [_parsed(call, f"call_{number}_{index}") for index, call in enumerate(calls)]
+        calls = [_parsed(call, f"call_{len(episode.turns)}_{index}") for index, call in enumerate(calls)]
         blocks = [f"<tool_call>\n{json.dumps(call['function'])}\n</tool_call>" for call in calls]
         text = valid_unicode("\n".join([reply.text, *blocks]).lstrip() if reply.tool_calls else reply.text)
-        message: Message = {"role": "assistant", "content": text}
-        trajectory.messages.append({**message, "tool_calls": calls} if calls else message)
-        trajectory.turn_tokens.append(TurnTokens(reply.prompt_tokens, reply.completion_tokens))
-        if hasattr(trajectory.environment, "turn_text"):
-            trajectory.environment.turn_text = text
-        if reply.finish_reason == "length":
-            trajectory.stop_reason = "truncated"
-        elif is_done(trajectory.environment):
-            trajectory.stop_reason = "done"
-        elif not calls:
-            trajectory.stop_reason = "finished"
-        elif number + 1 >= self.limits.max_turns:
-            trajectory.stop_reason = "max_turns"
+        episode.turns.append(Turn(text, calls, first, reply.prompt_tokens, reply.completion_tokens))
+        if hasattr(episode.environment, "turn_text"):
+            episode.environment.turn_text = text
+        episode.stop_reason = stop_reason(episode, reply.finish_reason != "length", self.limits)
 
-    def _run_tools(self, trajectory: Trajectory) -> list[Message]:
-        calls = trajectory.messages[-1]["tool_calls"]
+    def _run_tools(self, episode: Episode) -> None:
+        turn = episode.turns[-1]
         results = run_concurrently(
-            [partial(call_tool, trajectory.tools, call) for call in calls],
+            [partial(call_tool, episode.tools, call) for call in turn.tool_calls],
             self.limits.tool_timeout,
             self.limits.tool_concurrency,
         )
-        trajectory.tool_calls += len(results)
-        trajectory.tool_failures += sum(result.failed for result in results)
-        messages = [
+        episode.tool_calls += len(results)
+        episode.tool_failures += sum(result.failed for result in results)
+        turn.results = [
             {
                 "role": "tool",
                 "tool_call_id": call["id"],
                 "name": call["function"]["name"],
                 "content": valid_unicode(result.text),
             }
-            for call, result in zip(calls, results, strict=True)
+            for call, result in zip(turn.tool_calls, results, strict=True)
         ]
-        if len(trajectory.turn_tokens) == self.limits.max_turns - 1:
-            messages[-1]["content"] += LAST_TURN_NOTE
-        return messages
+        if len(episode.turns) == self.limits.max_turns - 1:
+            turn.results[-1]["content"] += LAST_TURN_NOTE
 
 
 def _parsed(call: Mapping[str, Any], default_id: str) -> Message:

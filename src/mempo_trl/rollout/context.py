@@ -1,41 +1,22 @@
-"""What the policy sees at each turn (method.md, section 6): pure functions on token ids and masks.
+"""What the policy sees at each turn (method.md, section 6): the prompt, and the turns from a first visible one on."""
 
-A completion is turns (mask 1) and the tool results behind them (mask 0).
-"""
-
-from collections.abc import Sequence
-from typing import Literal
-
-from ..memory.turns import find_turns
-
-Context = Literal["full", "memory"]
-CONTEXTS: tuple[str, ...] = ("full", "memory")
+from ..types import Episode, Message
 
 
-def visible_start(turns: Sequence[tuple[int, int]], turn: int, context: str, context_turns: int = 1) -> int:
-    """Where the visible part of the completion starts when turn `turn` (from 0) is written.
+def first_visible(turn: int, context: str, context_turns: int = 1) -> int:
+    """The first turn that turn `turn` (from 0) sees; `turn` itself if it sees the prompt alone.
 
-    0 in "full" context. In "memory" context the start of the turn `context_turns` before: that turn's own text, memory
-    included, its tool result, and so on up to turn `turn`.
+    All turns in "full" context. In "memory" context the last `context_turns`, each with its own text, memory included,
+    and its tool results.
     """
-    if context == "full" or turn <= context_turns:
-        return 0
-    return turns[turn - context_turns][0]
+    return 0 if context == "full" else max(turn - context_turns, 0)
 
 
-def visible_context(
-    prompt_ids: list[int], completion_ids: list[int], mask: Sequence[int], context: str, context_turns: int = 1
-) -> list[int]:
-    """The ids that the next turn is generated from: the prompt and the visible part of what follows it.
+def visible_ids(episode: Episode, first: int) -> list[int]:
+    """The ids that the episode's next turn is generated from, where `first` is the first turn that it sees."""
+    return (episode.prompt_ids or []) + Episode(turns=episode.turns[first:]).completion_ids
 
-    Args:
-        prompt_ids: the prompt of turn 1, ending with the assistant header. Length P.
-        completion_ids: turns and tool results so far, ending with the assistant header of the next turn. Length C.
-        mask: 1 on the turns, 0 on the tool results. Length C.
-        context: "full" or "memory".
-        context_turns: how many past turns the "memory" context keeps.
-    """
-    if len(completion_ids) != len(mask):
-        raise ValueError(f"ids and mask must be parallel: got {len(mask)} marks for {len(completion_ids)} ids")
-    turns = find_turns(mask)
-    return prompt_ids + completion_ids[visible_start(turns, len(turns), context, context_turns) :]
+
+def visible_messages(episode: Episode, first: int) -> list[Message]:
+    """The messages that the episode's next turn is generated from, where `first` is the first turn that it sees."""
+    return episode.prompt + Episode(turns=episode.turns[first:]).messages

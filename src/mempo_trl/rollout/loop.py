@@ -2,105 +2,22 @@
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import partial
-from types import SimpleNamespace
-from typing import Any, Literal
+from typing import Any
 
 from transformers import PreTrainedTokenizerBase
-from trl import GRPOTrainer
 from trl.chat_template_utils import parse_response
 
-from ..memory.turns import find_turns
 from ..text import escape, valid_unicode
-from .context import visible_context
+from ..types import Episode, Message, StopReason, Turn, TurnLimits
+from .context import first_visible, visible_ids
 from .tools import ToolResult, call_tool, run_concurrently
 
-StopReason = Literal["finished", "done", "max_turns", "truncated"]
 # For each row of prompt ids: the ids of one turn, and their log-probs where the engine gives them.
 Generate = Callable[[list[list[int]]], tuple[list[list[int]], list[list[float]] | None]]
 
 LAST_TURN_NOTE = "\n[This was the last tool result. Give your final answer now.]"
 CUT_MARKER = "\n[... cut: the result was too long]"
-
-
-@dataclass
-class Episode:
-    """One trajectory as it grows. `mask`, `completion_ids` and `logprobs` are parallel.
-
-    Attributes:
-        prompt_ids: the rendered prompt, ending with the assistant header. Length P.
-        tools: what the model may call, by name.
-        environment: if it has `turn_text`, it gets each turn's text; if it has `done`, True ends the episode.
-        completion_ids: turns and rendered tool results. Length C.
-        mask: 1 where the model wrote, 0 where a tool did. Length C.
-        logprobs: of the sampled tokens, 0 on tool results; None where the engine gives none. Length C.
-        messages: the turns and tool results as messages; a turn's `content` is its whole text, memory included.
-        context_lengths: tokens that each turn was generated from.
-        stop_reason: "finished" (a turn without a tool call), "done" (the environment said so), "max_turns", or
-            "truncated" (a turn, the episode or the engine's context was at its limit).
-    """
-
-    prompt_ids: list[int]
-    tools: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
-    environment: Any = None
-    completion_ids: list[int] = field(default_factory=list)
-    mask: list[int] = field(default_factory=list)
-    logprobs: list[float] | None = None
-    messages: list[dict[str, Any]] = field(default_factory=list)
-    context_lengths: list[int] = field(default_factory=list)
-    stop_reason: StopReason | None = None
-    tool_calls: int = 0
-    tool_failures: int = 0
-
-    @property
-    def turns(self) -> int:
-        """How many turns the model wrote."""
-        return len(self.context_lengths)
-
-    @property
-    def peak_tokens(self) -> int:
-        """The longest that context and turn together were."""
-        return max(self._turn_tokens(), default=0)
-
-    @property
-    def total_tokens(self) -> int:
-        """All tokens that the model read or wrote: context and turn, summed over the turns."""
-        return sum(self._turn_tokens())
-
-    def _turn_tokens(self) -> list[int]:
-        lengths = [end - start for start, end in find_turns(self.mask)]
-        return [read + written for read, written in zip(self.context_lengths, lengths, strict=True)]
-
-    def append(self, ids: list[int], mark: int, logprobs: list[float] | None = None) -> None:
-        """Adds tokens that the model (mark 1) or a tool (mark 0) wrote."""
-        if logprobs is not None and len(logprobs) != len(ids):
-            raise ValueError(f"the engine gave {len(logprobs)} log-probs for {len(ids)} tokens")
-        if logprobs is not None or self.logprobs is not None:
-            self.logprobs = (self.logprobs or [0.0] * len(self.completion_ids)) + (logprobs or [0.0] * len(ids))
-        self.completion_ids = self.completion_ids + ids
-        self.mask = self.mask + [mark] * len(ids)
-
-
-@dataclass
-class TurnLimits:
-    """Budgets in tokens and turns.
-
-    Attributes:
-        max_turns: turns of an episode.
-        max_tool_length: tokens of one tool result; a longer one is cut, with a marker.
-        max_completion_length: tokens of all turns and tool results of an episode.
-        max_context_length: tokens that the engine can hold, prompt included; None for no limit.
-        tool_timeout: seconds for one tool call; None for no limit.
-        tool_concurrency: tool calls that run at once.
-    """
-
-    max_turns: int = 16
-    max_tool_length: int = 1024
-    max_completion_length: int = 8192
-    max_context_length: int | None = None
-    tool_timeout: float | None = 60.0
-    tool_concurrency: int = 64
 
 
 def is_done(environment: Any) -> bool:
@@ -109,15 +26,54 @@ def is_done(environment: Any) -> bool:
     return bool(done) and not callable(done)
 
 
+def stop_reason(episode: Episode, ended: bool, limits: TurnLimits) -> StopReason | None:
+    """Why the episode ends with its last turn; None if its tools are to be run.
+
+    Args:
+        episode: with the turn in it.
+        ended: whether the policy ended that turn; False if a limit cut it.
+        limits: budgets.
+    """
+    if not ended:
+        return "truncated"
+    if is_done(episode.environment):
+        return "done"
+    if not episode.turns[-1].tool_calls:
+        return "finished"
+    return "max_turns" if len(episode.turns) >= limits.max_turns else None
+
+
 def tool_suffix_ids(
-    tokenizer: PreTrainedTokenizerBase, tool_messages: list[dict[str, Any]], chat_template: str | None = None
+    tokenizer: PreTrainedTokenizerBase,
+    tool_messages: list[Message],
+    chat_template: str | None = None,
+    chat_template_kwargs: Mapping[str, Any] | None = None,
 ) -> list[int]:
-    """The ids that stand between a turn's end token and the next turn, as TRL renders them."""
-    trainer = SimpleNamespace(
-        processing_class=tokenizer, _tokenizer=tokenizer, chat_template=chat_template, chat_template_kwargs={},
-        _is_vlm=False,
+    """The ids that stand between a turn's end token and the next turn, as the chat template renders them.
+
+    They are what a short conversation with these tool messages has more than one without. Where the template writes
+    something behind a turn's end token, such as a newline, the sampled turn does not have it, so it belongs here.
+
+    Raises:
+        ValueError: the template renders the turn differently once tool messages follow it.
+    """
+    # Some templates take the header of a tool result from the call.
+    call = {"type": "function", "function": {"name": tool_messages[0]["name"], "arguments": {}}}
+    messages = [{"role": "user", "content": "dummy"}, {"role": "assistant", "content": "", "tool_calls": [call]}]
+    render = partial(
+        tokenizer.apply_chat_template, tokenize=True, return_dict=False, chat_template=chat_template,
+        **(chat_template_kwargs or {}),
     )  # fmt: skip
-    return GRPOTrainer._get_tool_suffix_ids(trainer, tool_messages)
+    before: list[int] = render(messages, add_generation_prompt=False)
+    after: list[int] = render(messages + tool_messages, add_generation_prompt=True)
+    ends = [place for place, token in enumerate(before, start=1) if token == tokenizer.eos_token_id]
+    length = ends[-1] if ends else len(before)
+    if after[:length] != before[:length]:
+        raise ValueError(
+            "the chat template renders a turn differently once a tool result follows it, so turns cannot be appended "
+            "to. Set tokenizer.chat_template to one that keeps earlier messages as they are"
+        )
+    return after[length:]
 
 
 class TurnLoop:
@@ -134,6 +90,7 @@ class TurnLoop:
         equalize: from the number of rows to generate here to the number to generate, so that all ranks generate as
             many, as often (a vLLM server gives ranks with unequal numbers each other's turns).
         event_loop: where async tools run; a new one for each call by default.
+        on_message: called with each turn and each tool result as soon as it is there.
     """
 
     def __init__(
@@ -145,9 +102,10 @@ class TurnLoop:
         context: str = "full",
         context_turns: int = 1,
         limits: TurnLimits | None = None,
-        suffix_ids: Callable[[list[dict[str, Any]]], list[int]] | None = None,
+        suffix_ids: Callable[[list[Message]], list[int]] | None = None,
         equalize: Callable[[int], int] = lambda rows: rows,
         event_loop: asyncio.AbstractEventLoop | None = None,
+        on_message: Callable[[Message], None] | None = None,
     ) -> None:
         self.tokenizer = tokenizer
         self.generate = generate
@@ -160,6 +118,7 @@ class TurnLoop:
         self.suffix_ids = suffix_ids or partial(tool_suffix_ids, tokenizer)
         self.equalize = equalize
         self.event_loop = event_loop
+        self.on_message = on_message or (lambda message: None)
 
     def run(self, episodes: list[Episode]) -> list[Episode]:
         """Plays episodes to their end, in place. Those that have no turn yet get their first one here."""
@@ -173,32 +132,29 @@ class TurnLoop:
 
     def visible(self, episode: Episode) -> list[int]:
         """The ids that the episode's next turn is generated from."""
-        return visible_context(
-            episode.prompt_ids, episode.completion_ids, episode.mask, self.context, self.context_turns
-        )
+        return visible_ids(episode, self._first_visible(episode))
+
+    def _first_visible(self, episode: Episode) -> int:
+        return first_visible(len(episode.turns), self.context, self.context_turns)
 
     def add_turn(self, episode: Episode, context: list[int], ids: list[int], logprobs: list[float] | None) -> None:
         """Appends a turn generated from `context`, cut to what is left of the budget, and says if the episode ends."""
-        room = self.limits.max_completion_length - len(episode.completion_ids)
+        if logprobs is not None and len(logprobs) != len(ids):
+            raise ValueError(f"the engine gave {len(logprobs)} log-probs for {len(ids)} tokens")
+        start = len(episode.completion_ids)
+        room = self.limits.max_completion_length - start
         ids, logprobs = ids[:room], logprobs[:room] if logprobs is not None else None
         if not ids:
             episode.stop_reason = "truncated"
             return
-        message = self._parse(episode, context, ids)
         text = self.tokenizer.decode([i for i in ids if i not in self.eos_token_ids], skip_special_tokens=False)
-        episode.append(ids, 1, logprobs)
-        episode.context_lengths.append(len(context))
-        episode.messages.append({**message, "role": "assistant", "content": text})
+        calls = self._parse(episode, context, ids).get("tool_calls") or []
+        first = self._first_visible(episode)
+        episode.turns.append(Turn(text, calls, first, len(context), len(ids), start, ids, logprobs))
         if hasattr(episode.environment, "turn_text"):
             episode.environment.turn_text = text
-        if ids[-1] not in self.eos_token_ids:
-            episode.stop_reason = "truncated"
-        elif is_done(episode.environment):
-            episode.stop_reason = "done"
-        elif not message.get("tool_calls"):
-            episode.stop_reason = "finished"
-        elif episode.turns >= self.limits.max_turns:
-            episode.stop_reason = "max_turns"
+        episode.stop_reason = stop_reason(episode, ids[-1] in self.eos_token_ids, self.limits)
+        self.on_message(episode.turns[-1].message)
 
     def _parse(self, episode: Episode, context: list[int], ids: list[int]) -> dict[str, Any]:
         try:
@@ -220,21 +176,23 @@ class TurnLoop:
 
     def _run_tools(self, active: list[Episode]) -> None:
         """Runs the calls of each episode's last turn, all together, and appends their results."""
-        calls = [(episode, call) for episode in active for call in episode.messages[-1]["tool_calls"]]
+        calls = [(episode, call) for episode in active for call in episode.turns[-1].tool_calls]
         results = run_concurrently(
             [partial(call_tool, episode.tools, call, self.event_loop) for episode, call in calls],
             self.limits.tool_timeout,
             self.limits.tool_concurrency,
         )
-        messages: dict[int, list[dict[str, Any]]] = {id(episode): [] for episode in active}
+        messages: dict[int, list[Message]] = {id(episode): [] for episode in active}
         for (episode, call), result in zip(calls, results, strict=True):
             episode.tool_calls += 1
             episode.tool_failures += result.failed
             messages[id(episode)].append(self._tool_message(call, result))
         for episode in active:
             self._append_results(episode, messages[id(episode)])
+            for message in messages[id(episode)]:
+                self.on_message(message)
 
-    def _tool_message(self, call: Mapping[str, Any], result: ToolResult) -> dict[str, Any]:
+    def _tool_message(self, call: Mapping[str, Any], result: ToolResult) -> Message:
         limit = self.limits.max_tool_length
         # No vocabulary packs more than a few dozen characters in a token: what is beyond need not be encoded.
         text, ids = self._plain(result.text[: 64 * limit])
@@ -254,31 +212,21 @@ class TurnLoop:
             ids = self.tokenizer.encode(text, add_special_tokens=False)
         return text, ids
 
-    def _append_results(self, episode: Episode, messages: list[dict[str, Any]]) -> None:
+    def _append_results(self, episode: Episode, messages: list[Message]) -> None:
         """Appends tool results if the episode and the engine have room for them and for one more token."""
+        turn = episode.turns[-1]
         if is_done(episode.environment):
             # No turn follows: the completion ends with the turn's end token, and the results are messages alone.
-            episode.messages.extend(messages)
-            episode.stop_reason = "done"
+            turn.results, episode.stop_reason = messages, "done"
             return
-        if episode.turns == self.limits.max_turns - 1:
+        if len(episode.turns) == self.limits.max_turns - 1:
             messages[-1]["content"] += LAST_TURN_NOTE
-        suffix = self.suffix_ids(messages)
-        if self._has_room(episode, suffix):
-            episode.append(suffix, 0)
-            episode.messages.extend(messages)
-        else:
-            episode.stop_reason = "truncated"
+        turn.results, turn.result_ids = messages, self.suffix_ids(messages)
+        if not self._has_room(episode):
+            turn.results, turn.result_ids, episode.stop_reason = [], [], "truncated"
 
-    def _has_room(self, episode: Episode, suffix: list[int]) -> bool:
-        if len(episode.completion_ids) + len(suffix) >= self.limits.max_completion_length:
+    def _has_room(self, episode: Episode) -> bool:
+        if len(episode.completion_ids) >= self.limits.max_completion_length:
             return False
         limit = self.limits.max_context_length
-        extended = visible_context(
-            episode.prompt_ids,
-            episode.completion_ids + suffix,
-            episode.mask + [0] * len(suffix),
-            self.context,
-            self.context_turns,
-        )
-        return limit is None or len(extended) < limit
+        return limit is None or len(self.visible(episode)) < limit

@@ -22,9 +22,9 @@ class ToolResult(NamedTuple):
     failed: bool = False
 
 
-def tool_schemas(tools: Mapping[str, Callable[..., Any]]) -> list[dict[str, Any]]:
-    """The JSON schemas of tools by name, as a prompt shows them."""
-    return [get_json_schema(tool) for tool in tools.values()]
+def tool_schemas(tools: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The JSON schemas of tools by name, as a prompt shows them; a schema stays as it is."""
+    return [get_json_schema(tool) if callable(tool) else tool for tool in tools.values()]
 
 
 def call_tool(

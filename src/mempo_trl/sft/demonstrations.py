@@ -6,23 +6,22 @@ from pathlib import Path
 from typing import Any
 
 from ..inference.agent import MemoryAgent
-from ..inference.trajectory import Trajectory
-from ..memory.turns import find_turns
 from ..rollout.chat_format import ChatFormat, environment_tools
-from ..rollout.context import visible_context
+from ..rollout.context import first_visible, visible_ids
 from ..tasks.outcome import RewardFunction, outcome_reward
 from ..tasks.search.environment import SearchEnvironment
 from ..tasks.search.expert import gold_conversation
 from ..tasks.search.rewards import mempo_outcome_reward
 from ..tasks.search.rows import Row
 from ..tasks.world.world import CAREFUL
-from ..traces.convert import recorded_trajectory, trajectory_trace
-from ..traces.file import Trace, Turn, read_traces, write_traces
+from ..traces.convert import episode_trace, trace_episode, written_episode
+from ..traces.file import Trace, read_traces, write_traces
+from ..types import Episode, Turn
 
 
-def expert_trajectories(
+def expert_episodes(
     rows: Iterable[Row], environment_factory: Callable[[], SearchEnvironment]
-) -> Iterator[tuple[Row, Trajectory | None]]:
+) -> Iterator[tuple[Row, Episode | None]]:
     """Conversations that are known to be right: of the embedded world's expert, or along gold searches.
 
     Args:
@@ -30,7 +29,7 @@ def expert_trajectories(
         environment_factory: where gold searches are made.
 
     Yields:
-        Each row and its trajectory; None where a search did not find what it should.
+        Each row and its episode; None where a search did not find what it should.
 
     Raises:
         `ValueError`: a row has neither.
@@ -46,18 +45,18 @@ def expert_trajectories(
                 f"question {row.get('question_id')!r} has no gold searches (column decomposition). Use a teacher, or "
                 "FanOutQA or HotpotQA"
             )
-        yield row, messages and recorded_trajectory(row["prompt"], messages, tools)
+        yield row, messages and written_episode(row, messages, tools)
 
 
-def teacher_trajectories(
+def teacher_episodes(
     rows: Sequence[Row], agent: MemoryAgent, concurrency: int = 16, seed: int | None = None
-) -> Iterator[tuple[Row, Trajectory]]:
+) -> Iterator[tuple[Row, Episode]]:
     """Each row and what `agent` does with it."""
     return zip(rows, agent.run_many(rows, concurrency, seed), strict=True)
 
 
 def rejected_path(path: str | Path) -> Path:
-    """Where trajectories go that are not good enough for `path`: beside it."""
+    """Where episodes go that are not good enough for `path`: beside it."""
     path = Path(path)
     return path.with_name(f"{path.stem}.rejected{path.suffix}")
 
@@ -71,19 +70,19 @@ def remaining_rows(path: str | Path, rows: Iterable[Row]) -> list[Row]:
 
 def write_demonstrations(
     path: str | Path,
-    trajectories: Iterable[tuple[Row, Trajectory | None]],
+    episodes: Iterable[tuple[Row, Episode | None]],
     context: str = "memory",
     on_trace: Callable[[Counter[str]], None] | None = None,
     reward_funcs: Sequence[RewardFunction] = (mempo_outcome_reward,),
 ) -> Counter[str]:
-    """Appends right and well-formed trajectories to a trace file, and the others to the file of the rejected.
+    """Appends right and well-formed episodes to a trace file, and the others to the file of the rejected.
 
     Each is on disk before the next is asked for, so that a run that was stopped goes on with `remaining_rows`. What
     ended with an error is in neither file, and is tried again then.
 
     Args:
         path: of the trace file.
-        trajectories: rows with what was done on them; None is counted as "unsupported".
+        episodes: rows with what was done on them; None is counted as "unsupported".
         context: that they were played in.
         on_trace: called with the counts after each.
         reward_funcs: TRL reward functions; a trajectory is kept if their sum is 1 or more.
@@ -92,12 +91,12 @@ def write_demonstrations(
         How many were "kept", "rejected", "error" or "unsupported".
     """
     counts: Counter[str] = Counter()
-    for row, trajectory in trajectories:
-        if trajectory is None or trajectory.stop_reason == "error":
-            counts["error" if trajectory else "unsupported"] += 1
+    for row, episode in episodes:
+        if episode is None or episode.stop_reason == "error":
+            counts["error" if episode else "unsupported"] += 1
         else:
-            reward = outcome_reward(row, trajectory, reward_funcs)
-            trace = trajectory_trace(trajectory, row, context, {"outcome": reward})
+            reward = outcome_reward(dict(row), episode, reward_funcs)
+            trace = episode_trace(episode, context, rewards={"outcome": reward})
             write_traces(path if reward >= 1.0 else rejected_path(path), [trace])
             counts["kept" if reward >= 1.0 else "rejected"] += 1
         if on_trace:
@@ -128,25 +127,16 @@ def sft_rows(
             f"the trace of question {trace['question_id']!r} does not say which tools its prompt showed. Write the "
             "file again with this mempo-trl"
         )
-    prompt = chat.prompt_ids(trace["messages"], trace["tools"])
-    ids: list[int] = []
-    mask: list[int] = []
+    played = trace_episode(trace)
+    episode = Episode(prompt_ids=chat.prompt_ids(played.prompt, list(played.tools.values())))
     rows = []
-    for turn in trace["turns"]:
-        text = [*chat.tokenizer.encode(turn["text"], add_special_tokens=False), chat.tokenizer.eos_token_id]
-        visible = visible_context(prompt, ids, mask, context, context_turns)
-        rows.append({"input_ids": visible + text, "assistant_masks": [0] * len(visible) + [1] * len(text)})
-        suffix = _results(turn, chat)
-        ids, mask = ids + text + suffix, mask + [1] * len(text) + [0] * len(suffix)
+    for number, turn in enumerate(played.turns):
+        ids = [*chat.tokenizer.encode(turn.text, add_special_tokens=False), chat.tokenizer.eos_token_id]
+        visible = visible_ids(episode, first_visible(number, context, context_turns))
+        rows.append({"input_ids": visible + ids, "assistant_masks": [0] * len(visible) + [1] * len(ids)})
+        episode.turns.append(Turn(turn.text, ids=ids, result_ids=chat.suffix_ids(turn.results) if turn.results else []))
     if context == "memory":
         return rows
-    end = find_turns(mask)[-1][1]
-    return [{"input_ids": prompt + ids[:end], "assistant_masks": [0] * len(prompt) + mask[:end]}]
-
-
-def _results(turn: Turn, chat: ChatFormat) -> list[int]:
-    """The rendered tool results of a turn. None for a last turn whose calls were not made any more."""
-    if not turn["tool_results"]:
-        return []
-    calls = zip(turn["tool_calls"], turn["tool_results"], strict=True)
-    return chat.suffix_ids([{"role": "tool", "name": call["name"], "content": result} for call, result in calls])
+    episode.turns[-1].result_ids = []  # no turn follows
+    prompt_ids = episode.prompt_ids or []
+    return [{"input_ids": prompt_ids + episode.completion_ids, "assistant_masks": [0] * len(prompt_ids) + episode.mask}]

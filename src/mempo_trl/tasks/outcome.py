@@ -1,22 +1,16 @@
 """What an episode earns: TRL reward functions, called outside training as the trainer calls them."""
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any
+
+from ..types import Episode
 
 RewardFunction = Callable[..., Sequence[float | None]]
 
 
-class Played(Protocol):
-    """What reward functions get of an episode."""
-
-    prompt: list[dict[str, Any]]
-    messages: list[dict[str, Any]]
-    environment: Any
-
-
 def outcome_reward(
     row: dict[str, Any],
-    episode: Played,
+    episode: Episode,
     reward_funcs: Sequence[RewardFunction],
     reward_weights: Sequence[float] | None = None,
 ) -> float:

@@ -1,112 +1,156 @@
-"""From what an agent did to one line of a trace file."""
+"""From an episode to one line of a trace file, and back."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from ..inference.trajectory import Message, Trajectory, TurnTokens, read_tool_calls
-from ..memory.spans import find_memory_spans, token_pieces
-from ..memory.turns import find_turns
+from ..memory.spans import memory_spans, token_pieces
+from ..rollout.chat_loop import read_tool_calls
 from ..rollout.tools import tool_schemas
-from .file import SCHEMA_VERSION, Trace, Turn
+from ..types import Episode, Message
+from ..types import Turn as EpisodeTurn
+from .file import SCHEMA_VERSION, ToolCall, Trace, Turn
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
+# What only scoring knows of a turn; None where it was not scored.
+_CREDIT = (
+    "memory_reward", "memory_advantage", "p_mem", "p_baseline", "answer_logps_mem", "answer_logps_baseline", "kept",
+)  # fmt: skip
 
-def trajectory_trace(
-    trajectory: Trajectory,
-    row: Mapping[str, Any],
+
+@dataclass
+class Credit:
+    """What training adds to an episode.
+
+    Attributes:
+        step: of the training.
+        answer_ids: the scored gold answer text. Length L; empty if no answer was scored.
+        answer_mask: which of them are answer tokens. Length L.
+        outcome_advantage: GRPO's.
+        advantages: of each token of the completion. Length C.
+        turns: for each turn with a scored memory, the fields of the trace file that come from its score.
+    """
+
+    step: int
+    answer_ids: list[int]
+    answer_mask: list[bool]
+    outcome_advantage: float
+    advantages: Sequence[float]
+    turns: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)
+
+
+def episode_trace(
+    episode: Episode,
     context: str,
+    *,
+    answers: Sequence[str] | None = None,
     rewards: Mapping[str, float] | None = None,
+    reward: float | None = None,
     tokenizer: "PreTrainedTokenizerBase | None" = None,
+    credit: Credit | None = None,
 ) -> Trace:
-    """The trace of one trajectory, without what only training knows (see `traces.file`).
+    """One line of a trace file (see `traces.file`).
 
     Args:
-        trajectory: what was done.
-        row: the question's row: `answers` and `question_id`, if it has them.
-        context: "full" or "memory".
-        rewards: by name; their sum is the trace's reward.
-        tokenizer: of a trajectory that has token ids: gives the turns' tokens.
+        episode: what was played.
+        context: that it was played in.
+        answers: gold; default: those of the episode's row.
+        rewards: by name.
+        reward: the total; default: their sum.
+        tokenizer: of an episode that has token ids: gives the turns' tokens.
+        credit: what training knows of it.
     """
-    answers = list(row.get("answers", ()))
+    total = reward if reward is not None or not rewards else sum(rewards.values())
+    scored = credit is not None and tokenizer is not None and credit.answer_ids
     return {
         "schema_version": SCHEMA_VERSION,
-        "step": None,
-        "question_id": str(row.get("question_id", "")),
-        "question": trajectory.prompt[-1]["content"],
-        "answers": answers,
+        "step": credit.step if credit else None,
+        "question_id": str(episode.row.get("question_id", "")),
+        "question": episode.prompt[-1]["content"],
+        "answers": list(episode.row.get("answers", ()) if answers is None else answers),
         "context": context,
-        "stop_reason": trajectory.stop_reason or "",
-        "reward": sum(rewards.values()) if rewards else None,
+        "stop_reason": episode.stop_reason or "",
+        "reward": total,
         "rewards": dict(rewards or {}),
-        "outcome_advantage": None,
-        "messages": trajectory.prompt,
-        "tools": tool_schemas(trajectory.tools),
-        "prompt_tokens": trajectory.turn_tokens[0].context if trajectory.turn_tokens else 0,
-        "total_tokens": trajectory.total_tokens,
-        "peak_tokens": trajectory.peak_tokens,
-        "answer_tokens": None,
-        "answer_mask": None,
-        "turns": _turns(trajectory, tokenizer),
+        "outcome_advantage": credit.outcome_advantage if credit else None,
+        "messages": episode.prompt,
+        "tools": tool_schemas(episode.tools),
+        "prompt_tokens": _prompt_tokens(episode),
+        "total_tokens": episode.total_tokens,
+        "peak_tokens": episode.peak_tokens,
+        "answer_tokens": token_pieces(tokenizer, credit.answer_ids) if scored and credit and tokenizer else None,
+        "answer_mask": credit.answer_mask if scored and credit else None,
+        "turns": _turns(episode, tokenizer, credit),
     }
 
 
-def _turns(trajectory: Trajectory, tokenizer: "PreTrainedTokenizerBase | None") -> list[Turn]:
-    tokens, memories = _tokens(trajectory, tokenizer)
-    turns: list[Turn] = []
-    for message in trajectory.messages:
-        if message["role"] == "tool":
-            turns[-1]["tool_results"].append(message["content"])
-            continue
-        number = len(turns)
-        turns.append(
-            {
-                "text": message["content"],
-                "tokens": tokens[number],
-                "memory": memories[number],
-                "memory_text": trajectory.memories[number],
-                "advantages": None,
-                "memory_reward": None,
-                "memory_advantage": None,
-                "p_mem": None,
-                "p_full": None,
-                "answer_logps_mem": None,
-                "answer_logps_full": None,
-                "kept": None,
-                "context_tokens": trajectory.turn_tokens[number].context,
-                "tool_calls": [
-                    _call(call) for call in message.get("tool_calls") or read_tool_calls(message["content"])
-                ],
-                "tool_results": [],
-            }
-        )
+def _prompt_tokens(episode: Episode) -> int:
+    if episode.prompt_ids is not None:
+        return len(episode.prompt_ids)
+    return episode.turns[0].context_tokens if episode.turns else 0
+
+
+def _turns(episode: Episode, tokenizer: "PreTrainedTokenizerBase | None", credit: Credit | None) -> list[Turn]:
+    with_ids = tokenizer is not None and episode.prompt_ids is not None
+    bounds = [(turn.start, turn.end) for turn in episode.turns]
+    spans = memory_spans(tokenizer, episode.completion_ids, bounds) if with_ids and tokenizer else []
+    memories = {span.turn: [span.start - bounds[span.turn][0], span.end - bounds[span.turn][0]] for span in spans}
+    turns: list[Any] = [
+        {
+            "text": turn.text,
+            "tokens": token_pieces(tokenizer, turn.ids or []) if with_ids and tokenizer else [],
+            "memory": memories.get(number),
+            "memory_text": turn.memory,
+            "advantages": list(credit.advantages[turn.start : turn.end]) if credit else None,
+            **dict.fromkeys(_CREDIT),
+            **(credit.turns.get(number, {}) if credit else {}),
+            "context_tokens": turn.context_tokens,
+            "tool_calls": [_call(call) for call in turn.tool_calls],
+            "tool_results": [result["content"] for result in turn.results],
+        }
+        for number, turn in enumerate(episode.turns)
+    ]
     return turns
 
 
-def _call(call: Mapping[str, Any]) -> Any:
+def _call(call: Mapping[str, Any]) -> ToolCall:
     function = call.get("function", call)
     return {"name": function["name"], "arguments": function["arguments"]}
 
 
-def _tokens(
-    trajectory: Trajectory, tokenizer: "PreTrainedTokenizerBase | None"
-) -> tuple[list[list[str]], list[list[int] | None]]:
-    """The texts of each turn's tokens, and where its memory lies among them; empty without token ids."""
-    count, episode = len(trajectory.turn_tokens), trajectory.episode
-    memories: list[list[int] | None] = [None] * count
-    if episode is None or tokenizer is None:
-        return [[] for _ in range(count)], memories
-    turns = find_turns(episode.mask)
-    for span in find_memory_spans(tokenizer, episode.completion_ids, episode.mask):
-        first = turns[span.turn][0]
-        memories[span.turn] = [span.start - first, span.end - first]
-    return [token_pieces(tokenizer, episode.completion_ids[start:end]) for start, end in turns], memories
+def trace_episode(trace: Trace) -> Episode:
+    """The episode of a trace: its prompt, texts, calls, results and token counts. It has no ids: a file holds none."""
+    tools = {schema["function"]["name"]: schema for schema in trace.get("tools", [])}
+    episode = Episode(
+        prompt=trace["messages"],
+        tools=tools,
+        row={"question_id": trace["question_id"], "answers": trace["answers"]},
+        stop_reason=trace["stop_reason"] or None,  # type: ignore[arg-type]
+    )
+    for turn in trace["turns"]:
+        calls: list[Message] = [{"type": "function", "function": dict(call)} for call in turn["tool_calls"]]
+        names = [call["function"]["name"] for call in calls] or [""]
+        results: list[Message] = [
+            {"role": "tool", "name": names[min(number, len(names) - 1)], "content": text}
+            for number, text in enumerate(turn["tool_results"])
+        ]
+        length = len(turn["tokens"])
+        episode.turns.append(
+            EpisodeTurn(turn["text"], calls, context_tokens=turn["context_tokens"], turn_tokens=length, results=results)
+        )
+        episode.tool_calls += len(results)
+    return episode
 
 
-def recorded_trajectory(
-    prompt: list[Message], messages: list[Message], tools: Mapping[str, Callable[..., Any]]
-) -> Trajectory:
-    """A trajectory that was written, not played: nothing is known of its tokens."""
-    turns = sum(message["role"] == "assistant" for message in messages)
-    return Trajectory(prompt, tools, messages=messages, turn_tokens=[TurnTokens(0, 0)] * turns, stop_reason="done")
+def written_episode(row: Mapping[str, Any], messages: list[Message], tools: Mapping[str, Any]) -> Episode:
+    """An episode that was written, not played: turns and tool results as messages behind a row's prompt; no ids."""
+    episode = Episode(prompt=row["prompt"], tools=tools, row=row, stop_reason="done")
+    for message in messages:
+        if message["role"] == "tool":
+            episode.turns[-1].results.append(message)
+        else:
+            calls = message.get("tool_calls") or read_tool_calls(message["content"])
+            episode.turns.append(EpisodeTurn(message["content"], calls))
+    return episode

@@ -6,7 +6,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO, NotRequired, TypedDict, cast
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
+# What schema 1 called otherwise, in each turn.
+_RENAMED = {"p_full": "p_baseline", "answer_logps_full": "answer_logps_baseline"}
 
 
 class ToolCall(TypedDict):
@@ -30,9 +32,9 @@ class Turn(TypedDict):
     memory_reward: float | None
     memory_advantage: float | None
     p_mem: float | None  # P(answer | prompt, memory)
-    p_full: float | None  # P(answer | what the memory is compared with: by default the whole history)
+    p_baseline: float | None  # P(answer | what the memory is compared with: by default the whole history)
     answer_logps_mem: list[float] | None
-    answer_logps_full: list[float] | None
+    answer_logps_baseline: list[float] | None
     kept: list[bool] | None  # answer tokens that passed the threshold
     context_tokens: int  # tokens that the model saw when it began this turn
     tool_calls: list[ToolCall]
@@ -106,8 +108,17 @@ def read_traces(path: str | Path) -> Iterator[Trace]:
                     ) from error
                 warnings.warn(f"{where}: the last line is cut short; skipped.", stacklevel=2)
                 return
+            record = _upgraded(record)
             check_trace(record, where)
             yield cast(Trace, record)
+
+
+def _upgraded(record: Any) -> Any:
+    """An episode of schema 1 under today's names; any other record as it is."""
+    if not isinstance(record, dict) or record.get("schema_version") != 1 or not isinstance(record.get("turns"), list):
+        return record
+    turns = [{_RENAMED.get(key, key): value for key, value in turn.items()} for turn in record["turns"]]
+    return {**record, "schema_version": SCHEMA_VERSION, "turns": turns}
 
 
 def check_trace(record: Any, where: str) -> None:
@@ -124,7 +135,7 @@ def check_trace(record: Any, where: str) -> None:
         raise ValueError(f"{where}: not a trace: no schema_version. Is this a file from mempo?")
     if record["schema_version"] != SCHEMA_VERSION:
         raise ValueError(
-            f"{where}: schema_version {record['schema_version']!r}, but this mempo-trl reads {SCHEMA_VERSION}. "
+            f"{where}: schema_version {record['schema_version']!r}, but this mempo-trl reads 1 to {SCHEMA_VERSION}. "
             "Install the mempo-trl that wrote the file, or write the traces again with this one."
         )
     _check_keys(record, Trace.__required_keys__, where)
@@ -136,7 +147,7 @@ def check_trace(record: Any, where: str) -> None:
 def _check_turn(turn: Mapping[str, Any], answer_tokens: list[str] | None, where: str) -> None:
     _check_keys(turn, Turn.__required_keys__, where)
     _check_length(turn["advantages"], turn["tokens"], f"{where}: advantages")
-    for name in ("answer_logps_mem", "answer_logps_full", "kept"):
+    for name in ("answer_logps_mem", "answer_logps_baseline", "kept"):
         _check_length(turn[name], answer_tokens, f"{where}: {name}")
     if turn["memory"] is not None:
         start, end = turn["memory"]

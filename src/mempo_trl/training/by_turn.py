@@ -1,18 +1,33 @@
 """A batch of trajectories cut into one row for each turn, so that a token is scored under what its turn saw."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from ..memory.turns import find_turns
-from ..rollout.context import visible_start
+from ..types import Episode
 
 
-def is_single_turn(turn_mask: Tensor) -> bool:
-    """True if every trajectory is one turn that starts with the completion. Shape: (B, C)."""
-    return not bool((turn_mask.diff(dim=1) > 0).any())
+def visible_starts(episodes: Sequence[Episode], device: torch.device | None = None) -> Tensor:
+    """Where in the completion the context of each token's turn starts; -1 on tool results and padding. Shape: (B, C).
+
+    One number for each token is all that the loss needs to know of what the policy saw: a token of a turn with the
+    value v was sampled after the prompt and the completion's tokens from v on.
+    """
+    rows = []
+    for episode in episodes:
+        row: list[int] = []
+        for number, turn in enumerate(episode.turns):
+            row += [episode.visible_start(number)] * (turn.end - turn.start) + [-1] * len(turn.result_ids)
+        rows.append(torch.tensor(row, dtype=torch.long, device=device))
+    return torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=-1)
+
+
+def sees_everything(visible: Tensor) -> bool:
+    """True if every token was sampled after all that stands before it: one row for each trajectory will do."""
+    return not bool((visible > 0).any())
 
 
 class TurnRows(NamedTuple):
@@ -30,31 +45,27 @@ class TurnRows(NamedTuple):
         return values.new_zeros(shape).index_put((self.target[:, 0], self.target[:, 1]), picked)
 
 
-def turn_rows(
-    input_ids: Tensor, attention_mask: Tensor, turn_mask: Tensor, pad_token_id: int, context_turns: int = 1
-) -> TurnRows:
+def turn_rows(input_ids: Tensor, attention_mask: Tensor, visible: Tensor, pad_token_id: int) -> TurnRows:
     """Cuts trajectories into the rows that the "memory" context conditions on.
 
     Args:
         input_ids: prompt, padded left, then completion, padded right. Shape: (B, P + C).
         attention_mask: 1 on what is no padding. Shape: (B, P + C).
-        turn_mask: 1 on the tokens of turns. Shape: (B, C).
+        visible: see `visible_starts`. Shape: (B, C).
         pad_token_id: what fills a row.
-        context_turns: how many past turns are visible.
 
     Returns:
         One row for each turn of each trajectory; one masked row where there is none, so that a forward can be made.
     """
-    prompt_width = input_ids.size(1) - turn_mask.size(1)
+    prompt_width = input_ids.size(1) - visible.size(1)
     contexts: list[list[int]] = []
     texts: list[list[int]] = []
     target: list[tuple[int, int]] = []
-    ids, attended, marks = input_ids.tolist(), attention_mask.tolist(), turn_mask.tolist()
+    ids, attended, firsts = input_ids.tolist(), attention_mask.tolist(), visible.tolist()
     for row, row_ids in enumerate(ids):
         prompt = [i for i, seen in zip(row_ids[:prompt_width], attended[row][:prompt_width], strict=True) if seen]
-        turns = find_turns(marks[row])
-        for turn, (start, end) in enumerate(turns):
-            first = visible_start(turns, turn, "memory", context_turns)
+        for start, end in find_turns([first >= 0 for first in firsts[row]]):
+            first = firsts[row][start]
             contexts.append(prompt + row_ids[prompt_width + first : prompt_width + start])
             texts.append(row_ids[prompt_width + start : prompt_width + end])
             target.extend((row, column) for column in range(start, end))
@@ -87,10 +98,9 @@ def forward_by_turn(
     forward: Forward,
     input_ids: Tensor,
     attention_mask: Tensor,
-    turn_mask: Tensor,
+    visible: Tensor,
     batch_size: int | None,
     pad_token_id: int,
-    context_turns: int = 1,
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
     """Values of each turn's tokens under what was visible when it was written.
 
@@ -98,11 +108,10 @@ def forward_by_turn(
         forward: scores rows; either of its last two results may be None.
         input_ids: see `turn_rows`. Shape: (B, P + C).
         attention_mask: see `turn_rows`. Shape: (B, P + C).
-        turn_mask: 1 on the tokens of turns. Shape: (B, C).
+        visible: see `visible_starts`. Shape: (B, C).
         batch_size: trajectories whose rows go into one forward; None for all of them. How many turns they have plays no
             part, so that all ranks make as many forwards.
         pad_token_id: what fills a row.
-        context_turns: past turns that are visible.
 
     Returns:
         Log-probs (B, C), entropies (B, C) or None, the mean of the losses or None.
@@ -110,12 +119,12 @@ def forward_by_turn(
     scattered: list[list[Tensor]] = [[], []]
     losses = []
     size = batch_size or len(input_ids)
-    for ids, seen, mask in zip(*(t.split(size) for t in (input_ids, attention_mask, turn_mask)), strict=True):
-        rows = turn_rows(ids, seen, mask, pad_token_id, context_turns)
+    for ids, seen, starts in zip(*(t.split(size) for t in (input_ids, attention_mask, visible)), strict=True):
+        rows = turn_rows(ids, seen, starts, pad_token_id)
         *values, loss = forward(rows.input_ids, rows.attention_mask, rows.width)
         for parts, value in zip(scattered, values, strict=True):
             if value is not None:
-                parts.append(rows.scatter(value, (mask.size(0), mask.size(1))))
+                parts.append(rows.scatter(value, (starts.size(0), starts.size(1))))
         if loss is not None:
             losses.append(loss)
     logps, entropies = (torch.cat(parts) if parts else None for parts in scattered)

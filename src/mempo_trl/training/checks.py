@@ -1,9 +1,11 @@
 """What cannot work is refused at the start, saying what was set, why it cannot hold and what to set."""
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
+import torch
 import transformers
 import trl
 from accelerate.logging import get_logger
@@ -12,9 +14,10 @@ from peft import PeftModel
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, ProcessorMixin
 from trl import GRPOTrainer
 
+from ..integrations.vllm_server import unreachable
 from ..memory import find_memory_spans
-from ..rollout.loop import Episode
 from ..rows import check_row
+from ..types import Episode
 from .config import MemPOConfig
 
 logger = get_logger(__name__)
@@ -106,8 +109,30 @@ def refuse_quantized(args: MemPOConfig, model: Any, quantization_config: Any, pe
         )
 
 
-def check_dataset(dataset: Any, answers_column: str, name: str) -> None:
-    """Raises ValueError if rows lack a conversational prompt or usable answers; a stream is checked as it comes."""
+@contextmanager
+def explain_start_errors(args: MemPOConfig, name: str, tokenizer: Any) -> Iterator[None]:
+    """Inside, what TRL's trainer says about a chat template or a server is said with what to set."""
+    try:
+        yield
+    except ValueError as error:
+        if "chat template" not in str(error):
+            raise
+        raise ValueError(
+            f"the chat template of {getattr(tokenizer, 'name_or_path', name)} cannot be used for turns "
+            f"with tools: {error} Set tokenizer.chat_template to one that renders earlier messages the same "
+            "whatever follows, e.g. trl.chat_template_utils.qwen2_5_training_chat_template"
+        ) from error
+    except OSError as error:  # what requests raises is one
+        if "vLLM server can't be reached" not in str(error):
+            raise
+        raise unreachable(args, name) from error
+
+
+def check_dataset(dataset: Any, answers_column: str | None, name: str) -> None:
+    """Raises ValueError if rows lack a conversational prompt or usable answers; a stream is checked as it comes.
+
+    `answers_column` is None where no gold answers are needed.
+    """
     if dataset is None:
         raise ValueError(f"{name} is missing: MemPO needs questions with gold answers")
     if isinstance(dataset, IterableDataset):
@@ -115,7 +140,7 @@ def check_dataset(dataset: Any, answers_column: str, name: str) -> None:
     if not isinstance(dataset, Dataset):
         raise TypeError(f"{name} must be a datasets.Dataset, got {type(dataset).__name__}")
     for column in ("prompt", answers_column):
-        if column not in dataset.column_names:
+        if column is not None and column not in dataset.column_names:
             raise ValueError(
                 f"{name} has no column {column!r}, only {', '.join(dataset.column_names)}. Each row needs 'prompt', a "
                 "list of messages, and the gold answers, a list of strings, in the column that answers_column names"
@@ -127,9 +152,30 @@ def check_dataset(dataset: Any, answers_column: str, name: str) -> None:
             f"{name} has prompts of type {type(dataset[0]['prompt']).__name__}, but tools need a chat: set 'prompt' "
             'to a list of messages, [{"role": "user", "content": ...}]'
         )
-    columns = [column for column in ("prompt", "aliases", answers_column) if column in dataset.column_names]
+    wanted = ("prompt", "aliases", answers_column)
+    columns = [column for column in wanted if column and column in dataset.column_names]
     for number, row in enumerate(dataset.select_columns(columns)):
         check_row(row, f"row {number} of {name}", answers_column)
+
+
+def context_limit(lengths: Sequence[int | None], turn_length: int) -> int | None:
+    """The length that a context must stay under, so that the longest turn fits behind it; None for no limit.
+
+    Args:
+        lengths: tokens that the model, the engine and the server hold; None where one says nothing.
+        turn_length: of the longest turn.
+
+    Raises:
+        ValueError: there is no room for a prompt.
+    """
+    longest = min((length for length in lengths if length), default=None)
+    limit = None if longest is None else longest - turn_length + 1
+    if limit is not None and limit < 2:
+        raise ValueError(
+            f"max_turn_length={turn_length} leaves no room for a prompt: the model or its server holds {longest} "
+            "tokens. Lower max_turn_length"
+        )
+    return limit
 
 
 def check_tags(tokenizer: PreTrainedTokenizerBase) -> None:
@@ -151,3 +197,10 @@ def warn_if_truncated(episodes: Sequence[Episode], share: float = 0.9) -> None:
             "Nearly all episodes of a batch were truncated. Raise max_completion_length (the episode), "
             "max_turn_length (a turn) or the engine's context, or lower max_tool_length (a tool result)"
         )
+
+
+def is_policy(model: torch.nn.Module) -> bool:
+    """Whether a forward is the policy's: TRL's reference can be the same model, without its adapter or with "ref"."""
+    if not isinstance(model, PeftModel):
+        return True
+    return bool(model.get_model_status().enabled) and "ref" not in model.active_adapters

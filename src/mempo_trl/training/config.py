@@ -10,7 +10,7 @@ from ..memory.advantages import POOLS
 from ..memory.answers import ANSWER_TEMPLATE
 from ..memory.rewards import THRESHOLD_MODES
 from ..memory.scoring.engine import SCORINGS
-from ..rollout.context import CONTEXTS
+from ..types import CONTEXTS, MAX_TURN_LENGTH, TurnLimits
 
 BASELINES = ("history", "visible", "none")
 
@@ -41,6 +41,8 @@ class MemPOConfig(GRPOConfig):
 
         memory_weight (`float`, *optional*, defaults to `1.0`):
             Weight of the memory advantage beside the outcome advantage. 0 leaves GRPO's alone.
+        memory_reward_weights (`list[float]`, *optional*):
+            Weights of the trainer's `memory_reward_funcs`, one for each. Default: 1 for all.
         memory_threshold (`float`, *optional*, defaults to `0.5`):
             Answer tokens that the model gives at most this probability are left out. `None` or 0 keeps all.
         memory_threshold_mode (`str`, *optional*, defaults to `"either"`):
@@ -105,7 +107,8 @@ class MemPOConfig(GRPOConfig):
         },
     )
     max_completion_length: int | None = field(
-        default=8192, metadata={"help": "Most tokens of an episode: all turns and tool results, without the prompt."}
+        default=TurnLimits.max_completion_length,
+        metadata={"help": "Most tokens of an episode: all turns and tool results, without the prompt."},
     )
     vllm_importance_sampling_mode: str = field(
         default="token_truncate",
@@ -130,6 +133,10 @@ class MemPOConfig(GRPOConfig):
             "help": "Weight of the memory advantage beside the outcome advantage; 0 leaves GRPO's alone. Default: "
             "'Does MemPO beat GRPO?' and 'What did not matter?' in docs/results.md."
         },
+    )
+    memory_reward_weights: list[float] | None = field(
+        default=None,
+        metadata={"help": "Weights of the trainer's memory_reward_funcs, one for each; default: 1 for all."},
     )
     memory_threshold: float | None = field(
         default=0.5,
@@ -189,13 +196,20 @@ class MemPOConfig(GRPOConfig):
         default="answers",
         metadata={"help": "Column with the gold answers: a list of strings, one for each objective."},
     )
-    max_turns: int = field(default=16, metadata={"help": "Most turns of an episode."})
-    max_turn_length: int = field(default=1024, metadata={"help": "Most tokens that the model writes in one turn."})
-    max_tool_length: int = field(
-        default=1024, metadata={"help": "Most tokens of one tool result; a longer one is cut, with a marker."}
+    max_turns: int = field(default=TurnLimits.max_turns, metadata={"help": "Most turns of an episode."})
+    max_turn_length: int = field(
+        default=MAX_TURN_LENGTH, metadata={"help": "Most tokens that the model writes in one turn."}
     )
-    tool_timeout: float | None = field(default=60.0, metadata={"help": "Seconds that a tool call may take."})
-    tool_concurrency: int = field(default=64, metadata={"help": "Tool calls that run at once on each process."})
+    max_tool_length: int = field(
+        default=TurnLimits.max_tool_length,
+        metadata={"help": "Most tokens of one tool result; a longer one is cut, with a marker."},
+    )
+    tool_timeout: float | None = field(
+        default=TurnLimits.tool_timeout, metadata={"help": "Seconds that a tool call may take."}
+    )
+    tool_concurrency: int = field(
+        default=TurnLimits.tool_concurrency, metadata={"help": "Tool calls that run at once on each process."}
+    )
 
     def __post_init__(self) -> None:
         try:

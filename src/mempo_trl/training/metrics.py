@@ -1,24 +1,32 @@
 """What is logged about episodes and memories; docs/metrics.md explains each name."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
+import torch
+from accelerate import Accelerator
 from torch import Tensor
 
 from ..memory.advantages import memory_pools
-from ..memory.scored import JudgedMemories
-from ..rollout.loop import Episode
+from ..memory.scored import ScoredMemories
+from ..types import Episode
 
 
-def episode_metrics(episodes: Sequence[Episode], memories: JudgedMemories) -> dict[str, list[float]]:
+def episode_metrics(
+    episodes: Sequence[Episode],
+    memories: ScoredMemories,
+    memory_rewards: Mapping[str, Sequence[float | None]] | None = None,
+) -> dict[str, list[float]]:
     """Values to be averaged over episodes, turns or memories, by metric name."""
-    later_turns = sum(max(episode.turns - 1, 0) for episode in episodes)
+    later_turns = sum(max(len(episode.turns) - 1, 0) for episode in episodes)
     closed = [span for spans in memories.spans for span in spans if span.turn > 0]
     kept, answer = memories.kept.sum(dim=1), memories.answer_mask.sum(dim=1)
+    rewards = memory_rewards if memory_rewards and len(memory_rewards) > 1 else {}
     return {
+        **{f"memory/rewards/{name}": [v for v in values if v is not None] for name, values in rewards.items()},
         "memory/closed_fraction": [1.0] * len(closed) + [0.0] * (later_turns - len(closed)),
         "memory/length_mean": [float(span.end - span.start) for span in closed],
-        "memory/kept_fraction": (kept / answer.clamp(min=1)).tolist(),
-        "rollout/turns": [float(episode.turns) for episode in episodes],
+        "memory/kept_fraction": (kept / answer.clamp(min=1)).tolist() if memories.kept.size(1) else [],
+        "rollout/turns": [float(len(episode.turns)) for episode in episodes],
         "rollout/total_tokens": [float(episode.total_tokens) for episode in episodes],
         "rollout/peak_tokens": [float(episode.peak_tokens) for episode in episodes],
         "rollout/truncated_fraction": [float(episode.stop_reason == "truncated") for episode in episodes],
@@ -28,11 +36,11 @@ def episode_metrics(episodes: Sequence[Episode], memories: JudgedMemories) -> di
 
 
 def memory_metrics(
-    rewards: Tensor, p_mem: Tensor, p_full: Tensor, group_size: int, std_floor: float, pool: str
+    rewards: Tensor, p_mem: Tensor, p_baseline: Tensor, group_size: int, std_floor: float, pool: str
 ) -> dict[str, float]:
     """Mean and std over the memories of all ranks, and the share of pools that gave no advantage. Shapes: (N, T)."""
     metrics = {}
-    for name, table in {"reward": rewards, "p_mem": p_mem, "p_full": p_full}.items():
+    for name, table in {"reward": rewards, "p_mem": p_mem, "p_baseline": p_baseline}.items():
         values = table[~table.isnan()]
         metrics[f"memory/{name}_mean"] = values.mean().item()
         metrics[f"memory/{name}_std"] = values.std().item() if len(values) > 1 else float("nan")
@@ -46,8 +54,15 @@ def masked_fraction(ratio: Tensor, turn_mask: Tensor) -> Tensor:
 
     Args:
         ratio: (B, C) at token level, (B, 1) at sequence level.
-        turn_mask: 1 on the tokens of turns. Shape: (B, up to C).
+        turn_mask: True on the tokens of turns. Shape: (B, up to C).
     """
     width = turn_mask.size(1)
     dropped = (ratio[:, :width] == 0).expand(-1, width) & turn_mask.bool()
     return dropped.sum() / turn_mask.sum().clamp(min=1)
+
+
+def forward_cost(attention_mask: Tensor, accelerator: Accelerator) -> dict[str, float]:
+    """What a training forward costs: tokens over all ranks, padding left out, and memory on a GPU."""
+    tokens = accelerator.reduce(attention_mask.sum().float(), reduction="sum")
+    memory = {"step/peak_memory_gib": torch.cuda.max_memory_allocated() / 2**30} if torch.cuda.is_available() else {}
+    return {"step/tokens_forwarded": tokens.item(), **memory}

@@ -1,41 +1,60 @@
 """`MemPOTrainer`: GRPO with a second advantage on the tokens of each memory."""
 
 import textwrap
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
 import torch
+from datasets import Dataset, DatasetDict, IterableDataset, IterableDatasetDict
+from peft import PeftConfig, PeftModel
 from torch import Tensor
 from torch.nn.functional import pad
+from transformers import (
+    BitsAndBytesConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    ProcessorMixin,
+    TrainerCallback,
+)
 from trl import GRPOTrainer
+from trl.trainer.grpo_trainer import EnvironmentFactory, RewardFunc, RolloutFunc
 from trl.trainer.utils import get_config_model_id
 
 from ..integrations.hub import HubTrainer
 from ..integrations.quantized import keep_differentiable
 from ..integrations.resume import ResumableTrainer
 from ..integrations.vllm_server import server_length, unreachable
-from ..memory import encode_answer, find_memory_spans
-from ..memory.advantages import memory_advantages, token_advantages
-from ..memory.scored import JudgedMemories, judge_memories
+from ..memory import encode_answer
+from ..memory.advantages import token_advantages
+from ..memory.scored import ScoredMemories
 from ..memory.scoring.engine import AnswerScorer
 from ..memory.scoring.shared import CompletionLogps
-from ..memory.turns import find_turns
-from ..rollout.context import visible_start
-from ..rollout.loop import Episode, TurnLimits, TurnLoop
+from ..rollout.loop import TurnLoop
 from ..rows import check_row
-from .by_turn import forward_by_turn, is_single_turn
+from ..types import Episode, Message, TurnLimits
+from .batch import GenerationBatch, plain_messages
+from .by_turn import forward_by_turn, sees_everything, visible_starts
 from .checks import (
     check_dataset,
     check_tags,
     check_trl,
+    context_limit,
+    explain_start_errors,
+    is_policy,
     refuse_combinations,
     refuse_quantized,
     warn_if_truncated,
 )
 from .config import MemPOConfig
-from .metrics import episode_metrics, masked_fraction, memory_metrics
+from .memory_functions import MemoryRewardFunc, MemoryRewards
+from .metrics import episode_metrics, forward_cost, masked_fraction
 from .packed import fused_log_probs
-from .record import RolloutRecord, plain_messages
+from .scoring import group_advantages, reward_memories, score_batch
+
+LogProbs = tuple[Tensor, Tensor | None, Tensor | None]
+"""Log-probs (B, C), entropies (B, C) and an auxiliary loss, as TRL's forward gives them."""
 
 
 class MemPOTrainer(ResumableTrainer, HubTrainer, GRPOTrainer):
@@ -45,21 +64,31 @@ class MemPOTrainer(ResumableTrainer, HubTrainer, GRPOTrainer):
     An agent writes a `<mem>` block at the start of each turn. MemPO rewards each block by how much more likely it makes
     the gold answer, and adds that, normalised within a question's group, to the advantage of the block's own tokens.
 
-    What changes from [`~trl.GRPOTrainer`]:
+    What is overridden of [`~trl.GRPOTrainer`], all of it:
 
+    - `_generate_single_turn`: a prompt that the engine cannot hold ends its episode, not the run;
     - `_tool_call_loop` plays the episode with `rollout.loop.TurnLoop`: budgets for turn and episode, concurrent tools,
       equal work on all ranks, and the context that `args.context` asks for;
-    - `_calculate_rewards` also judges the memories; `_generate_and_score_completions` turns the advantages from (B,)
-      into (B, C), with the memory's on its tokens;
-    - `_get_per_token_logps_and_entropies` gives a token's log-prob under what was visible when it was sampled, in
-      `context="memory"`.
+    - `_calculate_rewards` also scores the memories;
+    - `_generate_and_score_completions` turns the advantages from (B,) into (B, C), with the memory's on its tokens, and
+      adds `visible_start` (B, C) to what the loss gets: where each token's context starts;
+    - `_compute_loss` and `_get_per_token_logps_and_entropies`: a token's log-prob is the one under what was visible
+      when it was sampled.
 
     The loss, its clipping, KL, masks and normalisers, vLLM, PEFT, logging, checkpoints and the Hub are inherited;
-    `ResumableTrainer` adds to a checkpoint what a resumed run needs to go on as if it had never stopped, `HubTrainer`
-    adds the run to its model card and keeps failed uploads from ending it.
+    `ResumableTrainer` adds to a checkpoint what a resumed run needs to continue as if it had never stopped,
+    `HubTrainer` adds the run to its model card and keeps failed uploads from ending it.
 
     The arguments are those of [`~trl.GRPOTrainer`], with `args` a [`MemPOConfig`], `tools` or `environment_factory`
-    required, and a dataset with the columns `prompt` (messages) and `answers` (a list of strings).
+    required, a dataset with the columns `prompt` (messages) and, for the default memory reward, `answers` (a list of
+    strings), and:
+
+    Args:
+        memory_reward_funcs: what a memory is worth: functions (see `training.memory_functions`), or
+            `"answer_likelihood"` for the paper's reward, which is the default. They are weighted by
+            `args.memory_reward_weights`.
+
+    `last_rollout` is the last generation batch of this rank, a `GenerationBatch`.
     """
 
     _tag_names = ["trl", "mempo"]
@@ -80,81 +109,75 @@ class MemPOTrainer(ResumableTrainer, HubTrainer, GRPOTrainer):
 
     def __init__(
         self,
-        model: Any,
-        reward_funcs: Any = None,
+        model: str | PreTrainedModel | PeftModel,
+        reward_funcs: RewardFunc | list[RewardFunc] | None = None,
         args: MemPOConfig | None = None,
-        train_dataset: Any = None,
-        eval_dataset: Any = None,
-        processing_class: Any = None,
-        reward_processing_classes: Any = None,
-        callbacks: Any = None,
-        optimizers: Any = (None, None),
-        quantization_config: Any = None,
-        peft_config: Any = None,
-        tools: Any = None,
-        rollout_func: Any = None,
-        environment_factory: Any = None,
+        train_dataset: Dataset | IterableDataset | None = None,
+        eval_dataset: Dataset
+        | IterableDataset
+        | DatasetDict
+        | IterableDatasetDict
+        | dict[str, Dataset | IterableDataset]
+        | None = None,
+        processing_class: PreTrainedTokenizerBase | ProcessorMixin | None = None,
+        reward_processing_classes: PreTrainedTokenizerBase | list[PreTrainedTokenizerBase] | None = None,
+        callbacks: list[TrainerCallback] | None = None,
+        optimizers: tuple[torch.optim.Optimizer | None, torch.optim.lr_scheduler.LambdaLR | None] = (None, None),
+        quantization_config: BitsAndBytesConfig | None = None,
+        peft_config: PeftConfig | None = None,
+        tools: list[Callable[..., Any]] | None = None,
+        rollout_func: RolloutFunc | None = None,
+        environment_factory: EnvironmentFactory | dict[str, EnvironmentFactory] | None = None,
+        memory_reward_funcs: MemoryRewardFunc | str | Sequence[MemoryRewardFunc | str] | None = None,
     ) -> None:
         check_trl()
-        if args is None:
-            name = model if isinstance(model, str) else get_config_model_id(model.config)
-            args = MemPOConfig(f"{name.split('/')[-1]}-MemPO")
+        name = model if isinstance(model, str) else get_config_model_id(model.config)
+        args = args or MemPOConfig(f"{name.split('/')[-1]}-MemPO")
+        self._memory_rewards = MemoryRewards(memory_reward_funcs, args.memory_reward_weights)
         refuse_combinations(args, model, processing_class, tools, environment_factory, rollout_func, peft_config)
         refuse_quantized(args, model, quantization_config, peft_config)
-        check_dataset(train_dataset, args.answers_column, "train_dataset")
+        answers_column = args.answers_column if self._memory_rewards.needs_answers else None
+        check_dataset(train_dataset, answers_column, "train_dataset")
         if eval_dataset is not None:
             splits = eval_dataset if isinstance(eval_dataset, dict) else {"eval_dataset": eval_dataset}
-            for name, split in splits.items():
-                check_dataset(split, args.answers_column, name)
-        try:
-            super().__init__(
-                model, reward_funcs, args, train_dataset, eval_dataset, processing_class, reward_processing_classes,
-                callbacks, optimizers, quantization_config, peft_config, tools, rollout_func, environment_factory,
-            )  # fmt: skip
-        except ValueError as error:
-            if "chat template" not in str(error):
-                raise
-            raise ValueError(
-                f"the chat template of {getattr(processing_class, 'name_or_path', model)} cannot be used for turns "
-                f"with tools: {error} Set tokenizer.chat_template to one that renders earlier messages the same "
-                "whatever follows, e.g. trl.chat_template_utils.qwen2_5_training_chat_template"
-            ) from error
-        except OSError as error:  # what requests raises is one
-            if "vLLM server can't be reached" not in str(error):
-                raise
-            name = model if isinstance(model, str) else get_config_model_id(model.config)
-            raise unreachable(args, name) from error
+            for split_name, split in splits.items():
+                check_dataset(split, answers_column, split_name)
+        # By keyword: a class that replaces TRL's may have another order.
+        arguments = {
+            "model": model, "reward_funcs": reward_funcs, "args": args, "train_dataset": train_dataset,
+            "eval_dataset": eval_dataset, "processing_class": processing_class,
+            "reward_processing_classes": reward_processing_classes, "callbacks": callbacks, "optimizers": optimizers,
+            "quantization_config": quantization_config, "peft_config": peft_config, "tools": tools,
+            "rollout_func": rollout_func, "environment_factory": environment_factory,
+        }  # fmt: skip
+        with explain_start_errors(args, name, processing_class):
+            super().__init__(**arguments)
         if self._is_vlm:
             raise ValueError("MemPO works on text alone: pass a tokenizer as processing_class, and a text model")
         keep_differentiable(self.model)
         check_tags(self._tokenizer)
-        self._limit_turns(args.max_turn_length)
-        self.last_rollout: RolloutRecord | None = None
+        self._batch = GenerationBatch([], ready=True)
+        self._engine_limit = self._limit_turns(args.max_turn_length)
+        self._visible: Tensor | None = None  # of the forward that is being made, see `_seen_as`
         self._score_answers = AnswerScorer(self.model, args.memory_scoring)
-        self._old_logps_due = False
-        self._judged_early: JudgedMemories | None = None
 
-    def _limit_turns(self, tokens: int) -> None:
-        """Bounds what one call generates to a turn; `max_completion_length` bounds the episode."""
-        config = self.model.config.get_text_config()
-        limits = [getattr(config, "max_position_embeddings", None)]
+    def _limit_turns(self, tokens: int) -> int | None:
+        """Bounds what one call generates to a turn; returns the length that a turn's context must stay under."""
+        lengths = [getattr(self.model.config.get_text_config(), "max_position_embeddings", None)]
         if self.use_vllm:
             self.vllm_generation.max_completion_length = tokens
-            limits.append(self.args.vllm_max_model_length)
+            lengths.append(self.args.vllm_max_model_length)
             if self.vllm_mode == "server":
                 client = getattr(self.vllm_generation, "vllm_client", None)
-                length = server_length(client, self.accelerator, self.args, self.model.name_or_path)
-                limits.append(length)
+                lengths.append(server_length(client, self.accelerator, self.args, self.model.name_or_path))
         else:
             self.generation_config.max_new_tokens = self.generation_kwargs["max_new_tokens"] = tokens
-        longest = min((limit for limit in limits if limit), default=None)
-        # A context must leave room for the longest turn.
-        self._engine_limit = None if longest is None else longest - tokens + 1
-        if self._engine_limit is not None and self._engine_limit < 2:
-            raise ValueError(
-                f"max_turn_length={tokens} leaves no room for a prompt: the model or its server holds {longest} "
-                "tokens. Lower max_turn_length"
-            )
+        return context_limit(lengths, tokens)
+
+    @property
+    def last_rollout(self) -> GenerationBatch | None:
+        """The last generation batch of this rank; None before the first."""
+        return self._batch if self._batch.rows and self._batch.ready else None
 
     # Generation: the turn loop
 
@@ -179,9 +202,6 @@ class MemPOTrainer(ResumableTrainer, HubTrainer, GRPOTrainer):
     def _fits(self, ids: list[int]) -> bool:
         return self._engine_limit is None or len(ids) < self._engine_limit
 
-    def _generate_turns(self, contexts: list[list[int]]) -> tuple[list[list[int]], list[list[float]] | None]:
-        return self._generate_single_turn(contexts, None, {}, num_generations=1)
-
     def _max_over_ranks(self, count: int) -> int:
         return int(self.accelerator.gather(torch.tensor([count], device=self.accelerator.device)).max())
 
@@ -193,7 +213,7 @@ class MemPOTrainer(ResumableTrainer, HubTrainer, GRPOTrainer):
         )  # fmt: skip
         return TurnLoop(
             self._tokenizer,
-            self._generate_turns,
+            lambda contexts: self._generate_single_turn(contexts, None, {}, num_generations=1),
             self.eos_token_ids,
             context=args.context,
             context_turns=args.context_turns,
@@ -205,31 +225,29 @@ class MemPOTrainer(ResumableTrainer, HubTrainer, GRPOTrainer):
 
     def _tool_call_loop(
         self,
-        prompts: list,
+        prompts: list[list[Message]],
         prompt_ids: list[list[int]],
         completion_ids: list[list[int]],
-        completions: list,
+        completions: list[list[Message]],
         logprobs: list[list[float]] | None,
-        images: Any,
-        multimodal_fields: Any,
-    ) -> tuple:
-        loop = self._turn_loop()
+        images: Sequence[Any] | None,
+        multimodal_fields: Mapping[str, Any],
+    ) -> tuple[Any, ...]:
+        loop, batch = self._turn_loop(), self._batch
         environments = self.environments or [None] * len(prompt_ids)
-        episodes = []
         for row, (ids, environment) in enumerate(zip(prompt_ids, environments, strict=True)):
             tools = {**self._sync_tool_dicts[row], **self._async_tool_dicts[row]}
+            episode = Episode(prompts[row], tools, environment, batch.rows[row], ids)
             turn, turn_logprobs = completion_ids[row], None if logprobs is None else logprobs[row]
             if not self._fits(ids):  # nothing was sampled from this prompt
                 turn, turn_logprobs = [self.eos_token_ids[0]], None if logprobs is None else [0.0]
-            episode = Episode(ids, tools, environment)
             loop.add_turn(episode, ids, turn, turn_logprobs)
             if not self._fits(ids):
                 episode.stop_reason = "truncated"
-            episodes.append(episode)
-        self._episodes = loop.run(episodes)
-        warn_if_truncated(self._episodes)
-        masks = [torch.tensor(episode.mask, device=self.accelerator.device) for episode in episodes]
-        self._turn_mask = torch.nn.utils.rnn.pad_sequence(masks, batch_first=True)  # (B, C)
+            batch.episodes.append(episode)
+        episodes = loop.run(batch.episodes)
+        warn_if_truncated(episodes)
+        batch.visible = visible_starts(episodes, self.accelerator.device)
         return (
             [episode.mask for episode in episodes],
             [episode.messages for episode in episodes],
@@ -243,154 +261,135 @@ class MemPOTrainer(ResumableTrainer, HubTrainer, GRPOTrainer):
     # Reward hook: what the memories are worth
 
     def _calculate_rewards(
-        self, inputs: list[dict[str, Any]], prompts: list, completions: list, completion_ids_list: list[list[int]]
+        self,
+        inputs: list[dict[str, Any]],
+        prompts: list[list[Message]],
+        completions: list[list[Message]],
+        completion_ids_list: list[list[int]],
     ) -> Tensor:
-        rewards = super()._calculate_rewards(inputs, prompts, completions, completion_ids_list)
-        self._prompts, self._rewards = prompts, rewards
-        self._memories = self._judged_early or self._judge_memories()
-        self._judged_early = None
-        self._log_completion_extra("stop_reason", [episode.stop_reason for episode in self._episodes])
-        texts = [", ".join(f"{reward:.3g}" for reward in row) for row in self._memories.rewards.tolist()]
+        rewards = super()._calculate_rewards(inputs, prompts, completions, completion_ids_list)  # (N, functions)
+        batch = self._batch
+        first = self.accelerator.process_index * len(inputs)
+        mine = rewards[first : first + len(inputs)]
+        batch.rewards = dict(zip(self.reward_func_names, mine.T, strict=True))
+        batch.total_rewards = (mine * self.reward_weights.to(mine.device)).nansum(dim=1)
+        batch.memories = memories = batch.memories or self._score_memories(batch)
+        reward_memories(batch, memories, self._memory_rewards)
+        self._log_completion_extra("stop_reason", [episode.stop_reason for episode in batch.episodes])
+        texts = [", ".join(f"{reward:.3g}" for reward in row) for row in memories.rewards.tolist()]
         self._log_completion_extra("memory_rewards", texts)
-        for name, values in episode_metrics(self._episodes, self._memories).items():
+        for name, values in episode_metrics(batch.episodes, memories, batch.memory_rewards).items():
             for value in values:
                 self._log_metric(name, value)
         return rewards
 
-    def _judge_memories(self, completions: CompletionLogps | None = None) -> JudgedMemories:
-        args, episodes = self.args, self._episodes
+    def _score_memories(self, batch: GenerationBatch, completions: CompletionLogps | None = None) -> ScoredMemories:
         score = partial(
             self._score_answers,
             self.model,
-            [episode.prompt_ids for episode in episodes],
-            [episode.completion_ids for episode in episodes],
-            [answer.ids for answer in self._answers],
             pad_token_id=self._tokenizer.pad_token_id,
-            max_tokens=args.memory_scoring_tokens,
+            max_tokens=self.args.memory_scoring_tokens,
             equalize=self._max_over_ranks,
             completions=completions,
         )
         with self.accelerator.autocast():
-            return judge_memories(
-                [find_memory_spans(self._tokenizer, e.completion_ids, e.mask) for e in episodes],
-                self._answers,
-                None if args.memory_baseline == "none" else [self._baselines(e) for e in episodes],
-                max(episode.turns for episode in episodes),
-                score,
-                args.memory_threshold,
-                args.memory_threshold_mode,
-            )
-
-    def _baselines(self, episode: Episode) -> list[tuple[int, int]]:
-        """For each turn, the part of the completion that its memory is compared with."""
-        turns = find_turns(episode.mask)
-        context = self.args.context if self.args.memory_baseline == "visible" else "full"
-        return [
-            (visible_start(turns, turn, context, self.args.context_turns), start)
-            for turn, (start, _) in enumerate(turns)
-        ]
+            return score_batch(batch, self._tokenizer, self.args, score, self.accelerator.device)
 
     # Advantage hook: from (B,) to (B, C)
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
-        self._answers = [
-            encode_answer(
-                self._tokenizer,
-                check_row(row, f"the row of question {row.get('question_id')!r}", self.args.answers_column),
-                self.args.answer_template,
-            )
-            for row in inputs
-        ]
-        self._old_logps_due = self._scoring_gives_old_logps()
+        batch = self._batch = GenerationBatch(inputs)
+        if self._memory_rewards.needs_answers:
+            column = self.args.answers_column
+            golds = [check_row(row, f"the row of question {row.get('question_id')!r}", column) for row in inputs]
+            batch.answers = [encode_answer(self._tokenizer, gold, self.args.answer_template) for gold in golds]
         mode = "train" if self.model.training else "eval"
         output = super()._generate_and_score_completions(inputs)
         logged = self._logs["completion"]
         for row in range(len(logged)):
             logged[row] = plain_messages(logged[row])
-        group_size = self.num_generations if mode == "train" else self.num_generations_eval
-        memories, args = self._memories, self.args
-        table = torch.stack([memories.rewards, memories.p_mem, memories.p_full], dim=-1)  # (B, T, 3)
-        table = self.accelerator.pad_across_processes(table, dim=1, pad_index=torch.nan)
-        rewards, p_mem, p_full = self.accelerator.gather(table).unbind(dim=-1)  # (N, T)
-        for name, value in memory_metrics(
-            rewards, p_mem, p_full, group_size, args.memory_std_floor, args.memory_pool
-        ).items():
-            self._metrics[mode][name].append(value)
+        width = output["completion_ids"].size(1)
+        output["visible_start"] = pad(batch.visible, (0, width - batch.visible.size(1)), value=-1)
         if "importance_sampling_ratio" in output:
-            dropped = masked_fraction(output["importance_sampling_ratio"], self._turn_mask)
+            dropped = masked_fraction(output["importance_sampling_ratio"], output["visible_start"] >= 0)
             self._metrics[mode]["sampling/masked_fraction"].append(self.accelerator.gather(dropped).mean().item())
-        advantages = memory_advantages(rewards, group_size, args.memory_std_floor, args.memory_pool)
-        first = self.accelerator.process_index * len(inputs)
-        mine = slice(first, first + len(inputs))
-        outcome, memory = output["advantages"], advantages[mine]  # (B,), (B, T)
-        output["advantages"] = token_advantages(
-            outcome, args.memory_weight * memory, memories.spans, output["completion_ids"].size(1)
+        batch.outcome_advantages = output["advantages"]  # (B,)
+        assert batch.memories is not None
+        group_size = self.num_generations if mode == "train" else self.num_generations_eval
+        batch.memory_advantages, metrics = group_advantages(batch.memories, self.args, group_size, self.accelerator)
+        for name, value in metrics.items():
+            self._metrics[mode][name].append(value)
+        output["advantages"] = batch.advantages = token_advantages(
+            batch.outcome_advantages, self.args.memory_weight * batch.memory_advantages, batch.memories.spans, width
         )
-        self.last_rollout = RolloutRecord(
-            inputs,
-            self._prompts,
-            self._episodes,
-            self._answers,
-            memories,
-            dict(zip(self.reward_func_names, self._rewards[mine].T, strict=True)),
-            (self._rewards[mine] * self.reward_weights.to(self._rewards.device)).nansum(dim=1),
-            outcome,
-            memory,
-            output["advantages"],
-        )
+        batch.ready = True
         return output
 
     # Log-probs: old ones from the pass that scores the answers, all of them under the visible context
 
-    def _scoring_gives_old_logps(self) -> bool:
-        """Whether TRL's next log-probs are old ones, and the pass over the trajectories has them as well."""
-        args = self.args
-        generate_every = args.steps_per_generation * self.num_iterations
-        wanted = args.gradient_accumulation_steps % generate_every != 0 or (
-            self.use_vllm and self.vllm_importance_sampling_correction
-        )
-        return wanted and self._score_answers.shared and args.context == "full" and self.temperature == 1
+    def _compute_loss(self, model: PreTrainedModel, inputs: dict[str, Any]) -> Tensor:
+        with self._seen_as(inputs.get("visible_start")):
+            return super()._compute_loss(model, inputs)
 
-    def _count_forwarded(self, attention_mask: Tensor) -> None:
-        """Logs what a training forward costs: tokens over all ranks, padding left out, and memory on a GPU."""
-        if not torch.is_grad_enabled():
-            return
-        tokens = self.accelerator.reduce(attention_mask.sum().float(), reduction="sum")
-        self._metrics["train"]["step/tokens_forwarded"].append(tokens.item())
-        if torch.cuda.is_available():
-            self._metrics["train"]["step/peak_memory_gib"].append(torch.cuda.max_memory_allocated() / 2**30)
-
-    def _compute_loss(self, model: Any, inputs: dict[str, Any]) -> Tensor:
-        self._turn_mask = inputs["tool_mask"] * inputs["completion_mask"]
-        return super()._compute_loss(model, inputs)
+    @contextmanager
+    def _seen_as(self, visible: Tensor | None) -> Iterator[None]:
+        """Inside, forwards are of trajectories with these `visible_starts`; None: each token saw all before it."""
+        before, self._visible = self._visible, visible
+        try:
+            yield
+        finally:
+            self._visible = before
 
     def _get_per_token_logps_and_entropies(
         self,
-        model: Any,
+        model: PreTrainedModel,
         input_ids: Tensor,
         attention_mask: Tensor,
         logits_to_keep: int,
         batch_size: int | None = None,
         **kwargs: Any,
-    ) -> tuple[Tensor, Tensor | None, Tensor | None]:
-        if self._old_logps_due:
-            self._old_logps_due = False
-            completions = CompletionLogps(fused_log_probs)
-            self._judged_early = self._judge_memories(completions)
-            if completions.rows:
-                return completions.padded(logits_to_keep), None, None
+    ) -> LogProbs:
+        visible = self._visible
+        if self._is_generating(input_ids):
+            old = self._old_logps(model, logits_to_keep)
+            if old is not None:
+                return old, None, None
+            visible = self._batch.visible
         parent = super()._get_per_token_logps_and_entropies
-        if self.args.context == "full" or is_single_turn(self._turn_mask):
+        if visible is None or sees_everything(visible):
             self._count_forwarded(attention_mask)
             return parent(model, input_ids, attention_mask, logits_to_keep, batch_size, **kwargs)
 
-        def forward(ids: Tensor, seen: Tensor, width: int) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        def forward(ids: Tensor, seen: Tensor, width: int) -> LogProbs:
             self._count_forwarded(seen)
             return parent(model, ids, seen, width, **kwargs)
 
-        turn_mask = pad(self._turn_mask, (0, logits_to_keep - self._turn_mask.size(1)))
-        turn_mask = turn_mask * attention_mask[:, -logits_to_keep:]  # (B, C)
-        return forward_by_turn(
-            forward, input_ids, attention_mask, turn_mask, batch_size, self._tokenizer.pad_token_id,
-            self.args.context_turns,
-        )  # fmt: skip
+        visible = pad(visible, (0, logits_to_keep - visible.size(1)), value=-1)
+        visible = visible.masked_fill(attention_mask[:, -logits_to_keep:] == 0, -1)  # (B, C)
+        return forward_by_turn(forward, input_ids, attention_mask, visible, batch_size, self._tokenizer.pad_token_id)
+
+    def _is_generating(self, input_ids: Tensor) -> bool:
+        """Whether TRL asks for log-probs of the generation batch while it is being made, and not for a loss's."""
+        during = self._visible is None and not torch.is_grad_enabled() and not self._batch.ready
+        return during and len(input_ids) == len(self._batch.visible)
+
+    def _old_logps(self, model: PreTrainedModel, width: int) -> Tensor | None:
+        """Log-probs of the generation batch from the pass that scores its answers; None if that pass does not give
+        them: they are the policy's, at temperature 1, in "full" context, by the shared engine. Shape: (B, width)."""
+        batch, full = self._batch, self.args.context == "full"
+        if model is not self.model or not is_policy(self.accelerator.unwrap_model(model)):
+            return None
+        if not (full and self.temperature == 1 and self._score_answers.shared and batch.answers is not None):
+            return None
+        if batch.memories is None:
+            completions = CompletionLogps(fused_log_probs)
+            batch.memories = self._score_memories(batch, completions)
+            batch.old_logps = completions.rows
+        return CompletionLogps(fused_log_probs, batch.old_logps).padded(width) if batch.old_logps else None
+
+    def _count_forwarded(self, attention_mask: Tensor) -> None:
+        """Logs what a training forward costs."""
+        if not torch.is_grad_enabled():
+            return
+        for name, value in forward_cost(attention_mask, self.accelerator).items():
+            self._metrics["train"][name].append(value)
