@@ -184,7 +184,7 @@ def test_a_template_without_tools_is_refused(model, environment_factory):
 
     tokenizer = build_tokenizer()
     tokenizer.chat_template = "{% for m in messages %}{{ m['content'] }}{% endfor %}"
-    with pytest.raises(ValueError, match="renders no tool calls"):
+    with pytest.raises(ValueError, match="does not render tool calls"):
         MemoryAgent(model, tokenizer, environment_factory=environment_factory)
 
 

@@ -206,7 +206,7 @@ def test_rows_are_what_the_agent_sees(chat, trace, environment_factory, model):
 
     model.generate = ScriptedGenerate(chat.tokenizer, [turn["text"] for turn in trace["turns"]])
     agent = MemoryAgent(model, chat.tokenizer, environment_factory=environment_factory)
-    episode = agent.run(ROW).episode
+    episode = agent.run(ROW)
     rows = sft_rows(trace, chat, "memory")
     given = [call[0] for call in model.generate.given]
     assert given == [row["input_ids"][: -sum(row["assistant_masks"])] for row in rows]

@@ -159,7 +159,8 @@ FIRST, MIDDLE, LAST = THINK + CALL, MEM + THINK + CALL, MEM + THINK + ANSWER
         ([FIRST, MIDDLE], False),  # no answer at the end
         ([FIRST, MEM + THINK + CALL + ANSWER], False),  # two actions
         ([FIRST, MEM + THINK + ANSWER + ANSWER], False),
-        ([THINK + CALL + CALL, LAST], False),
+        ([THINK + CALL + CALL, LAST], True),  # calls that are made together
+        ([THINK + CALL + THINK + CALL, LAST], False),
         ([LAST, LAST], False),  # an answer that is not the end
         ([FIRST, "Well. " + LAST], False),  # text around the blocks
         ([FIRST, LAST + " Done."], False),

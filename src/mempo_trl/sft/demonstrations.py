@@ -6,8 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from ..inference.agent import MemoryAgent
+from ..parts import find_blocks, in_order
 from ..rollout.chat_format import ChatFormat, environment_tools
 from ..rollout.context import first_visible, visible_ids
+from ..rollout.reading import HERMES_TEMPLATE, ReadTurn, TurnReader
 from ..tasks.outcome import RewardFunction, outcome_reward
 from ..tasks.search.environment import SearchEnvironment
 from ..tasks.search.expert import gold_conversation
@@ -120,7 +122,8 @@ def sft_rows(
         context_turns: past turns that the "memory" context keeps.
 
     Raises:
-        `ValueError`: the trace does not say which tools there were.
+        `ValueError`: the trace does not say which tools there were, or its calls cannot be written in the syntax of
+            the chat template.
     """
     if "tools" not in trace:
         raise ValueError(
@@ -131,7 +134,7 @@ def sft_rows(
     episode = Episode(prompt_ids=chat.prompt_ids(played.prompt, list(played.tools.values())))
     rows = []
     for number, turn in enumerate(played.turns):
-        ids = [*chat.tokenizer.encode(turn.text, add_special_tokens=False), chat.tokenizer.eos_token_id]
+        ids = _turn_ids(turn, trace, chat)
         visible = visible_ids(episode, first_visible(number, context, context_turns))
         rows.append({"input_ids": visible + ids, "assistant_masks": [0] * len(visible) + [1] * len(ids)})
         episode.turns.append(Turn(turn.text, ids=ids, result_ids=chat.suffix_ids(turn.results) if turn.results else []))
@@ -140,3 +143,27 @@ def sft_rows(
     episode.turns[-1].result_ids = []  # no turn follows
     prompt_ids = episode.prompt_ids or []
     return [{"input_ids": prompt_ids + episode.completion_ids, "assistant_masks": [0] * len(prompt_ids) + episode.mask}]
+
+
+def _turn_ids(turn: Turn, trace: Trace, chat: ChatFormat) -> list[int]:
+    """The ids of a turn that `chat` reads as it was: its own text, or that text with its calls written anew."""
+    text, calls = turn.text, [call["function"] for call in turn.tool_calls]
+    own = chat.read(text, trace["tools"])
+    opens_again = chat.opens_thought and "<think>" in text
+    escaped = calls and "\\u" in text  # an endpoint's JSON, which no chat template writes
+    if _same_calls(own, calls) and (calls or in_order(own.parts, first=True)) and not (opens_again or escaped):
+        return chat.tokenizer.encode(text + chat.ends[0 if calls else 1], add_special_tokens=False)
+    if not _same_calls(TurnReader(HERMES_TEMPLATE).read(text), calls):
+        raise ValueError(
+            f"the trace of question {trace['question_id']!r} has calls in the syntax of another chat template, which "
+            "cannot be taken out of its turns. Write the file again with the model that is to learn, an expert or a "
+            "teacher behind a chat endpoint"
+        )
+    blocks = [text[block.start : block.end] for block in find_blocks(text) if block.tag == "tool_call"]
+    for block in blocks:
+        text = text.replace(block, "", 1)
+    return chat.turn_ids(text, calls)
+
+
+def _same_calls(read: ReadTurn, calls: list[Any]) -> bool:
+    return read.error is None and [call["function"] for call in read.calls] == calls

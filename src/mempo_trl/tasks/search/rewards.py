@@ -12,23 +12,16 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from .prompts import ANSWER_TAG, MEMORY_TAG, TAGS, THINK_TAG, TOOL_CALL_TAG
+from ...parts import Part, in_order, split_blocks
+from .prompts import ANSWER_TAG, TAGS
 
 Message = dict[str, Any]
 Metric = Callable[[str, str], float]
 
 _ARTICLES = frozenset({"a", "an", "the"})
-_NO_TAG = rf"(?:(?!</?(?:{'|'.join(TAGS)})>).)*"
-
-
-def _block(tag: str) -> str:
-    return rf"<{tag}>{_NO_TAG}</{tag}>\s*"
-
-
 _ANSWER = re.compile(rf"<{ANSWER_TAG}>((?:(?!<{ANSWER_TAG}>).)*?)</{ANSWER_TAG}>", re.DOTALL)
-_START = rf"\s*(?P<memory>{_block(MEMORY_TAG)})?(?:{_block(THINK_TAG)})?"
-_SEARCH_TURN = re.compile(_START + _block(TOOL_CALL_TAG), re.DOTALL)
-_ANSWER_TURN = re.compile(_START + _block(ANSWER_TAG), re.DOTALL)
+_ANSWER_ALONE = re.compile(rf"\s*<{ANSWER_TAG}>(.*)</{ANSWER_TAG}>\s*", re.DOTALL)
+_ANY_TAG = re.compile(rf"</?(?:{'|'.join(TAGS)})>")
 
 
 def normalize_answer(text: str) -> str:
@@ -117,16 +110,34 @@ def extract_answer(completion: Sequence[Message]) -> str | None:
 
 
 def is_well_formed(completion: Sequence[Message]) -> bool:
-    """Whether each turn of a trajectory has MemPO's format: blocks, in order, and only white space between them.
+    """Whether each turn of a trajectory has MemPO's format: parts, in order, and only white space between them.
 
-    A turn is an optional `<think>` block, then one `<tool_call>`, or in the last turn one `<answer>`. Every turn but
-    the first starts with one `<mem>` block; in the first it is optional. A block holds no other block's tag.
+    A turn is a memory, then at most thoughts, then calls, or in the last turn one `<answer>` block. In the first turn
+    the memory is optional. A block holds no other block's tag. The parts are those that the turn loop read, with the
+    syntax of the model's own chat template (see `mempo_trl.parts`); a message without them has its calls between
+    `<tool_call>` tags.
     """
-    turns = _turns(completion)
-    if not turns:
-        return False
-    matches = [_SEARCH_TURN.fullmatch(turn) for turn in turns[:-1]] + [_ANSWER_TURN.fullmatch(turns[-1])]
-    return all(match and (match["memory"] or i == 0) for i, match in enumerate(matches))
+    turns = [message for message in completion if message["role"] == "assistant"]
+    return bool(turns) and all(
+        in_order(parts, first=number == 0) and _holds_its_own(parts, last=number == len(turns) - 1)
+        for number, parts in enumerate(map(_parts, turns))
+    )
+
+
+def _parts(message: Message) -> list[Part]:
+    return message["parts"] if "parts" in message else split_blocks(message["content"] or "")
+
+
+def _holds_its_own(parts: Sequence[Part], last: bool) -> bool:
+    """Whether the last turn answers, the others call, and no part holds another one's tag."""
+    *before, action = parts
+    if last:
+        found = _ANSWER_ALONE.fullmatch(action.text) if action.kind == "text" else None
+        texts = [found[1] if found else f"<{ANSWER_TAG}>"]
+    else:
+        texts = [] if action.kind == "call" else [f"<{ANSWER_TAG}>"]
+    texts += [part.text for part in before if part.kind != "call"]
+    return not any(map(_ANY_TAG.search, texts))
 
 
 def _turns(completion: Sequence[Message]) -> list[str]:
