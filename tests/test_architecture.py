@@ -15,9 +15,9 @@ ROOMS = {
     "parts": set(),
     "files": set(),
     "http": {"files"},
-    "rows": {"memory", "text"},
+    "rows": {"text"},
     "types": set(),
-    "memory": {"text"},
+    "memory": {"rows"},
     "rollout": {"parts", "text", "types"},
     "inference": {"http", "rollout", "types"},
     "traces": {"memory", "rollout", "types"},
@@ -104,6 +104,11 @@ def test_trl_is_imported_where_it_is_extended(path):
 
 def test_importing_the_package_imports_nothing_heavy():
     code = "import sys, mempo_trl; print([m for m in ('torch', 'transformers', 'trl', 'peft') if m in sys.modules])"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
+
+
+def test_the_search_task_imports_no_torch():
+    code = "import sys, mempo_trl.tasks.task; print([name for name in ('torch', 'trl') if name in sys.modules])"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
 
 

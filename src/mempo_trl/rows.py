@@ -3,8 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from .memory.answers import ANSWER_SEPARATOR, check_answers
-from .text import is_blank
+from .text import is_blank, valid_unicode
 
 
 def check_row(row: Mapping[str, Any], where: str, answers_column: str | None = "answers") -> list[str]:
@@ -31,6 +30,27 @@ def check_row(row: Mapping[str, Any], where: str, answers_column: str | None = "
     return answers
 
 
+def check_answers(answers: object) -> list[str]:
+    """Returns the gold answers of one question, or raises ValueError saying what is wrong with them."""
+    if isinstance(answers, str):
+        raise ValueError(
+            f"expected a list with one text for each objective, got the text {answers!r}. Write [{answers!r}]"
+        )
+    if not isinstance(answers, (list, tuple)) or not answers or not all(isinstance(answer, str) for answer in answers):
+        raise ValueError(f"expected a list with one text for each objective, got {answers!r:.200}")
+    for answer in answers:
+        if is_blank(answer) or answer != valid_unicode(answer):
+            raise ValueError(
+                f"an answer is empty or not valid text, got {answer!r}. Leave the row out, or give the answer"
+            )
+        if len(answers) > 1 and ";" in answer:
+            raise ValueError(
+                f"one of several answers cannot hold ';', which stands between them: got {answer!r}. Write it without, "
+                "or split it into two objectives"
+            )
+    return [answer.strip() for answer in answers]
+
+
 def _check_prompt(prompt: Any, where: str) -> None:
     if not isinstance(prompt, list) or not prompt or not all(isinstance(message, dict) for message in prompt):
         raise ValueError(
@@ -53,5 +73,5 @@ def _check_aliases(aliases: Any, answers: list[str], where: str) -> None:
     for alias in (alias for group in aliases for alias in group or []):
         if not isinstance(alias, str) or is_blank(alias):
             raise ValueError(f"{where}: an alias must be a text that is not empty, got {alias!r}. Leave it out")
-        if len(answers) > 1 and ANSWER_SEPARATOR.strip() in alias:
+        if len(answers) > 1 and ";" in alias:
             raise ValueError(f"{where}: {alias!r} can never be right, since ';' stands between answers. Leave it out")

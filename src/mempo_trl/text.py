@@ -13,6 +13,13 @@ def valid_unicode(text: str) -> str:
     return text.encode("utf-8", "replace").decode("utf-8")
 
 
+def fold(text: str) -> str:
+    """`text` in the form in which texts are compared: compatibility forms unified (NFKC), without case."""
+    if text.isascii():
+        return text.lower()
+    return unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", text).casefold())
+
+
 def is_blank(text: str) -> bool:
     """Whether nothing in `text` can be seen: spaces, control characters, zero-width marks."""
     return all(unicodedata.category(character) in ("Cc", "Cf", "Zl", "Zp", "Zs") for character in text)

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from ..text import is_blank, valid_unicode
+from ..rows import check_answers
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -19,27 +19,6 @@ class EncodedAnswer(NamedTuple):
     text: str
     ids: list[int]
     mask: list[bool]
-
-
-def check_answers(answers: object) -> list[str]:
-    """Returns the gold answers of one question, or raises ValueError saying what is wrong with them."""
-    if isinstance(answers, str):
-        raise ValueError(
-            f"expected a list with one text for each objective, got the text {answers!r}. Write [{answers!r}]"
-        )
-    if not isinstance(answers, (list, tuple)) or not answers or not all(isinstance(answer, str) for answer in answers):
-        raise ValueError(f"expected a list with one text for each objective, got {answers!r:.200}")
-    for answer in answers:
-        if is_blank(answer) or answer != valid_unicode(answer):
-            raise ValueError(
-                f"an answer is empty or not valid text, got {answer!r}. Leave the row out, or give the answer"
-            )
-        if len(answers) > 1 and ";" in answer:
-            raise ValueError(
-                f"one of several answers cannot hold ';', which stands between them: got {answer!r}. Write it without, "
-                "or split it into two objectives"
-            )
-    return [answer.strip() for answer in answers]
 
 
 def _prefix_offsets(tokenizer: "PreTrainedTokenizerBase", ids: list[int], text: str) -> list[tuple[int, int]]:

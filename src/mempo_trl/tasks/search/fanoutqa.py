@@ -104,5 +104,5 @@ def _answerable(rows: list[Row]) -> list[Row]:
 
 def _problem(answers: list[str]) -> str | None:
     if not answers or any(map(is_blank, answers)):
-        return "no answer of one part"
+        return "no single answer"
     return "a ';' in one of several answers" if len(answers) > 1 and any(";" in a for a in answers) else None

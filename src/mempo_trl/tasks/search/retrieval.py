@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 
 from .corpora import Passage, PassageFile
+from .words import passage_words, query_words
 
 if TYPE_CHECKING:
     import bm25s
 
-_WORD = r"(?u)\w+"  # bm25s' own pattern drops words of one character: "Apollo 8", "vitamin C"
 _BLOCK = 1024
 
 
@@ -64,8 +64,7 @@ class BM25Retriever:
         passages = list(passages)
         if not passages:
             raise ValueError("the corpus is empty: BM25Retriever needs at least one passage. Check the corpus file")
-        texts = [f"{passage.title} {passage.text}" for passage in passages]
-        tokens = bm25s.tokenize(texts, token_pattern=_WORD, show_progress=show_progress)
+        tokens = _tokenize(passages)
         if not tokens.vocab:
             raise ValueError("no passage of the corpus holds a word that can be searched for. Check the corpus file")
         index = bm25s.BM25()
@@ -101,21 +100,33 @@ class BM25Retriever:
         """Finds up to `k` passages for each query; `k` may exceed the corpus. A passage without a word of the query is
         never among them, so a list may be short or empty.
         """
-        import bm25s
-
         if k < 1:
             raise ValueError(f"k must be at least 1, got {k}")
         if not queries:
             return []
-        tokens = bm25s.tokenize(queries, token_pattern=_WORD, return_ids=False, show_progress=False)
         with ThreadPoolExecutor(min(len(queries), os.cpu_count() or 1)) as pool:
-            return list(pool.map(lambda words: self._find(words, k), tokens))
+            return list(pool.map(lambda query: self._find(query_words(query), k), queries))
 
     def _find(self, words: list[str], k: int) -> list[Passage]:
         if not words:
             return []
         scores = self._index.get_scores(words)  # (passages,)
         return [self._passages[i]._replace(score=float(scores[i])) for i in best(scores, k).tolist()]
+
+
+def _tokenize(passages: Iterable[Passage]) -> "bm25s.tokenization.Tokenized":
+    """The words of each passage as numbers. A title of stop words, such as "It", keeps them."""
+    from bm25s.tokenization import Tokenized
+
+    vocabulary: dict[str, int] = {}
+    ids = [
+        [
+            vocabulary.setdefault(word, len(vocabulary))
+            for word in [*passage_words(passage.title), *passage_words(passage.text)]
+        ]
+        for passage in passages
+    ]
+    return Tokenized(ids=ids, vocab=vocabulary)
 
 
 def best(scores: np.ndarray, k: int) -> np.ndarray:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ...parts import Part, in_order, split_blocks
+from ...text import fold
 from .prompts import ANSWER_TAG, TAGS
 
 Message = dict[str, Any]
@@ -30,7 +31,7 @@ def normalize_answer(text: str) -> str:
     Compatibility forms are unified first (NFKC), and every Unicode punctuation mark is dropped, not just ASCII's. A
     text of nothing but articles and punctuation keeps them, so that "The The" and "!!!" can be answers.
     """
-    folded = unicodedata.normalize("NFKC", text).casefold()
+    folded = fold(text)
     words = "".join(character for character in folded if not _is_punctuation(character)).split()
     return " ".join(word for word in words if word not in _ARTICLES) or " ".join(folded.split())
 
@@ -94,10 +95,12 @@ def objective_scores(
     """
     if aliases is not None and len(aliases) != len(answers):
         raise ValueError(f"aliases must have one list for each answer: got {len(aliases)}, expected {len(answers)}")
+    if isinstance(answers, str) or any(isinstance(group, str) for group in aliases or ()):
+        raise TypeError(f"answers and each group of aliases must be lists of texts; got {answers!r} and {aliases!r}")
     texts = [] if prediction is None else split_answer(prediction, answers)
     scores = [0.0] * max(len(answers), len(texts))
     for i, (text, answer) in enumerate(zip(texts, answers, strict=False)):
-        golds = [answer, *(aliases[i] if aliases else ())]
+        golds = [answer, *((aliases[i] or ()) if aliases else ())]
         scores[i] = max(metric(text, gold) for gold in golds)
     return scores
 
