@@ -14,6 +14,7 @@ import yaml
 from mempo_trl.cli import train
 from mempo_trl.evaluation.scores import METRICS
 from mempo_trl.tasks.search import format_reward
+from mempo_trl.tasks.task import open_task
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 CONFIGS = sorted((EXAMPLES / "configs").glob("*.yaml"))
@@ -143,6 +144,24 @@ def test_what_does_not_hold_together_is_refused(my_task, options, message):
     task = ["--dataset", "my_task:questions", "--environment_factory", "my_task:Environment"]
     with pytest.raises(ValueError, match=message):
         train.open_training_task(*train.parse_options([*task, "--bf16", "false", *CPU, *options])[:2])
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ("[]", "my_task:questions returned no rows"),
+        (
+            "[{'prompt': 'text', 'answers': ['a']}]",
+            "my_task:questions, row 0, column 'prompt': expected a list of mess",
+        ),
+        ("[{'prompt': 'text'}]", "my_task:questions, row 0, column 'prompt': expected a list of mess"),
+        ("[{'prompt': [{'role': 'user', 'content': 'q'}], 'answers': 'a'}]", "row 0, column 'answers'"),
+    ],
+)
+def test_rows_that_cannot_be_played_are_refused(my_task, tmp_path, rows, message):
+    (tmp_path / "my_task.py").write_text(f"def questions(): return {rows}\nclass Environment: ...\n")
+    with pytest.raises(ValueError, match=message):
+        open_task("my_task:questions", environment_factory=object)
 
 
 def test_the_own_task_goes_from_rows_to_an_evaluated_policy(tmp_path, model, tokenizer, monkeypatch, capsys):

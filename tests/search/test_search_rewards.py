@@ -97,6 +97,7 @@ def test_aliases_count_for_their_own_objective():
     assert exact_match_reward(completions, answers=answers, aliases=aliases) == [1.0, 0.0]
     assert exact_match_reward(completions, answers=answers) == [0.0, 0.0]
     assert exact_match_reward(completions, answers=answers, aliases=[None, None]) == [0.0, 0.0]
+    assert exact_match_reward(completions, answers=answers, aliases=[[None, ["Rome"]], [None, None]]) == [0.5, 0.0]
     with pytest.raises(ValueError, match="got 1, expected 2"):
         exact_match_reward(completions[:1], answers=answers[:1], aliases=[[["NYC"]]])
 

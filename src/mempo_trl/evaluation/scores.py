@@ -102,7 +102,7 @@ def mean_scores(scores: Sequence[Scores]) -> Scores:
 def memory_fidelity(memory: str, answers: Sequence[str], aliases: Sequence[Sequence[str]] | None = None) -> float:
     """Share of the gold answers, or of one of their aliases, that stand in a memory as whole words."""
     text = f" {normalize_answer(memory)} "
-    golds = [[answer, *(aliases[i] if aliases else ())] for i, answer in enumerate(answers)]
+    golds = [[answer, *((aliases[i] or ()) if aliases else ())] for i, answer in enumerate(answers)]
     return fmean(float(any(f" {normalize_answer(gold)} " in text for gold in options)) for options in golds)
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+from ..rows import check_row
 from .outcome import has_reward
 from .search.corpora import Passage, load_corpus
 from .search.data import compose_objectives, load_question_set
@@ -105,10 +106,12 @@ def _read_questions(dataset: str) -> tuple[list[Row], list[Passage]]:
 
 def _own_rows(dataset: str) -> list[Row]:
     rows: Iterable[Row] = import_object(dataset)()
-    # Every row gets the same columns, because a dataset has those of its first row.
     rows = [{"question_id": str(number), **row} for number, row in enumerate(rows)]
-    if not rows or not all("prompt" in row for row in rows):
-        raise ValueError(f"{dataset} returned {len(rows)} rows. Return one or more, each with a prompt")
+    if not rows:
+        raise ValueError(f"{dataset} returned no rows. Return one or more")
+    for number, row in enumerate(rows):
+        check_row(row, f"{dataset}, row {number}", "answers" if row.get("answers") else None)
+    # Every row gets the same columns, because a dataset has those of its first row.
     columns: Row = dict.fromkeys(name for row in rows for name in row)
     return [columns | ({"answers": []} if "answers" in columns else {}) | row for row in rows]
 
