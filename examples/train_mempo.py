@@ -50,6 +50,7 @@ def main(script_args: TrainArguments, training_args: MemPOConfig, model_args: Mo
         task.train_dataset,
         processing_class=tokenizer,
         environment_factory=task.environment_factory,
+        memory_reward_funcs=task.memory_reward_funcs,
         quantization_config=get_quantization_config(model_args),
         peft_config=get_peft_config(model_args),
     )

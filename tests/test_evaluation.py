@@ -114,21 +114,19 @@ def test_means_are_over_all_episodes():
 
 # Scores of traces
 
+TURN = {"tokens": [], "context_tokens": 10, "tool_calls": [], "tool_results": []}
 LINE = {
     "question_id": "q",
+    "messages": [{"role": "user", "content": "?"}],
+    "stop_reason": "finished",
     "answers": ["New York", "Lima"],
     "reward": None,
     "rewards": {},
     "total_tokens": 30,
     "peak_tokens": 20,
     "turns": [
-        {"text": f"<mem>NYC</mem>{CALL}", "memory_text": "NYC", "tool_results": ["r"]},
-        # Training writes the tags, too.
-        {
-            "text": "<mem>1. Lima</mem><answer>NYC; Lima</answer>",
-            "memory_text": "<mem>1. Lima</mem>",
-            "tool_results": [],
-        },
+        TURN | {"text": f"<mem>NYC</mem>{CALL}", "tool_results": ["r"]},
+        TURN | {"text": "<mem>1. Lima</mem><answer>NYC; Lima</answer>"},
     ],
 }
 

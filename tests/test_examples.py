@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from mempo_trl.cli import train
-from mempo_trl.evaluation.scores import METRICS
+from mempo_trl.evaluation.scores import ANSWER_METRICS, METRICS
 from mempo_trl.tasks.search import format_reward
 from mempo_trl.tasks.task import open_task
 
@@ -119,12 +119,14 @@ def test_a_task_by_import_paths(my_task, tmp_path):
     file.write_text(
         "dataset: my_task:questions\nenvironment_factory: my_task:Environment\n"
         "reward_funcs: [my_task:reward, my_task.reward, format_reward]\nmodel_name_or_path: m\n"
+        "memory_reward_funcs: [my_task:reward, answer_likelihood]\n"
         "eval_questions: 2\ncount: 2\nbf16: false\n"
     )
     task = train.open_training_task(*train.parse_options(["--config", str(file), *CPU])[:2])
     module = sys.modules["my_task"]
     assert task.environment_factory is module.Environment
     assert task.reward_funcs == [module.reward, module.reward, format_reward]
+    assert task.memory_reward_funcs == [module.reward, "answer_likelihood"]
     asked = [row["question_id"] for row in (*task.train_dataset, *task.eval_rows)]
     assert (len(task.train_dataset), len(task.eval_rows), len(set(asked))) == (2, 2, 4)
 
@@ -144,6 +146,27 @@ def test_what_does_not_hold_together_is_refused(my_task, options, message):
     task = ["--dataset", "my_task:questions", "--environment_factory", "my_task:Environment"]
     with pytest.raises(ValueError, match=message):
         train.open_training_task(*train.parse_options([*task, "--bf16", "false", *CPU, *options])[:2])
+
+
+def test_a_task_without_gold_answers_is_trained(my_task, tmp_path, model, tokenizer, capsys):
+    source = (tmp_path / "my_task.py").read_text().replace(", 'answers': [str(i)]", "")
+    look = '        """\n        Looks.\n        """\n        return ""\n'
+    source = source.replace("reset(self, **row): ...\n", f"reset(self, **row): ...\n    def look(self) -> str:\n{look}")
+    source += "def worth(memories, **kwargs):\n    return [1.0 for memory in memories]\n"
+    (tmp_path / "my_task.py").write_text(source)
+    model.save_pretrained(tmp_path / "model")
+    tokenizer.save_pretrained(tmp_path / "model")
+    options = {
+        "dataset": "my_task:questions", "environment-factory": "my_task:Environment",
+        "reward_funcs": "my_task:reward", "memory_reward_funcs": "my_task:worth", "eval_questions": 2,
+        "model_name_or_path": tmp_path / "model", "output_dir": tmp_path / "policy", "max_steps": 1,
+        "num_generations": 2, "per_device_train_batch_size": 2, "max_turn_length": 8, "max_completion_length": 64,
+        "beta": 0, "bf16": False, "use_cpu": True, "report_to": "none",
+    }  # fmt: skip
+    train.main(*train.parse_options([part for name, value in options.items() for part in (f"--{name}", str(value))]))
+    result = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert list(result["after"]["memory"]) == [name for name in METRICS if name not in ANSWER_METRICS]
+    assert result["after"]["memory"]["reward"] == 1.0
 
 
 @pytest.mark.parametrize(

@@ -3,13 +3,23 @@ import pytest
 from mempo_trl.evaluation.scores import ANSWER_METRICS, METRICS
 from mempo_trl.evaluation.summary import bootstrap, compare, summarize
 
-TURN = {"text": "", "memory": None, "memory_text": None, "p_mem": None, "tool_results": []}
+TURN = {
+    "text": "",
+    "tokens": [],
+    "context_tokens": 0,
+    "tool_calls": [],
+    "memory": None,
+    "memory_text": None,
+    "p_mem": None,
+    "tool_results": [],
+}
 
 
 def episode(question, exact, context="memory", stop_reason="done", peak=50, turns=(), seed=0, sample=0, k=2):
     rewards = dict.fromkeys(ANSWER_METRICS, exact) | {"exact_match_sum": k * exact, "f1_sum": k * exact}
     return {
         "question_id": question,
+        "messages": [],
         "seed": seed,
         "sample": sample,
         "context": context,

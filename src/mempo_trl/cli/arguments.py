@@ -48,8 +48,12 @@ class TaskArguments:
     )
 
     def __post_init__(self) -> None:
-        if isinstance(self.reward_funcs, str):  # one name in a YAML file
-            self.reward_funcs = [self.reward_funcs]
+        self.reward_funcs = as_list(self.reward_funcs)
+
+
+def as_list(names: list[str] | str | None) -> list[str] | None:
+    """A YAML file may have one name instead of a list."""
+    return [names] if isinstance(names, str) else names
 
 
 @dataclass
@@ -62,6 +66,13 @@ class TrainArguments(TaskArguments):
     dataset_config: str | None = field(default=None, metadata={"help": "its configuration"})
     dataset_train_split: str = field(default="train", metadata={"help": "its split to train on"})
     dataset_test_split: str = field(default="test", metadata={"help": "its split to evaluate on"})
+    memory_reward_funcs: list[str] | None = field(
+        default=None,
+        metadata={
+            "help": "what a memory is worth: import paths (module:name), or answer_likelihood, which is the paper's "
+            "reward and the default"
+        },
+    )
     eval_questions: int = field(
         default=0, metadata={"help": "questions that are held out, and played before and after training; 0 for none"}
     )
@@ -71,3 +82,7 @@ class TrainArguments(TaskArguments):
     trace_every: int = field(
         default=20, metadata={"help": "steps between two batches in OUTPUT_DIR/traces.jsonl; 0 for none"}
     )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.memory_reward_funcs = as_list(self.memory_reward_funcs)

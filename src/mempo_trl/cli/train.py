@@ -40,6 +40,7 @@ def main(script_args: TrainArguments, training_args: MemPOConfig, model_args: Mo
         task.train_dataset,
         processing_class=tokenizer,
         environment_factory=task.environment_factory,
+        memory_reward_funcs=task.memory_reward_funcs,
         quantization_config=get_quantization_config(model_args),
         peft_config=get_peft_config(model_args),
     )
@@ -90,6 +91,7 @@ class TrainingTask(NamedTuple):
 
     environment_factory: Callable[[], Any]
     reward_funcs: list[Callable[..., Any]]
+    memory_reward_funcs: list[Callable[..., Any] | str] | None
     train_dataset: Dataset
     eval_rows: list[Row]
 
@@ -108,7 +110,10 @@ def open_training_task(script_args: TrainArguments, training_args: MemPOConfig) 
     else:
         task = open_task(script_args.dataset, script_args.corpus, script_args.passages, factory)
         factory, (train, rows) = task.environment_factory, _split(task, script_args, training_args.seed)
-    return TrainingTask(factory, import_reward_funcs(script_args.reward_funcs, factory), train, rows)
+    reward_funcs = import_reward_funcs(script_args.reward_funcs, factory)
+    names = script_args.memory_reward_funcs
+    memories = None if names is None else [import_object(name) if ":" in name else name for name in names]
+    return TrainingTask(factory, reward_funcs, memories, train, rows)
 
 
 def _hub_questions(script: TrainArguments, config: MemPOConfig, factory: Any) -> tuple[Any, Dataset, list[Row]]:

@@ -54,7 +54,8 @@ class EvaluationCallback(TrainerCallback):
             )
         self.trainer = trainer
         self.environment_factory = environment_factory
-        self.rows = rows
+        column = trainer.args.answers_column
+        self.rows = rows if column == "answers" else [{**row, "answers": row.get(column)} for row in rows]
         self.every = every
         self.between = between
         self.traces = traces

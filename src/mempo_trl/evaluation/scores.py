@@ -1,8 +1,7 @@
 """What an episode is worth: the scores and their names in the callback, `mempo eval`, ablations and benchmarks."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from statistics import fmean
-from typing import Any
 
 from ..tasks.outcome import RewardFunction, outcome_reward
 from ..tasks.search.rewards import (
@@ -15,10 +14,10 @@ from ..tasks.search.rewards import (
     objective_scores,
 )
 from ..tasks.search.rows import Row
+from ..traces.convert import trace_episode
 from ..traces.file import Trace
-from ..types import Episode
+from ..types import Episode, Message
 
-Messages = list[dict[str, Any]]
 Scores = dict[str, float]
 
 ANSWER_METRICS = ("exact_match", "all_correct", "f1", "memory_fidelity", "exact_match_sum", "f1_sum")
@@ -67,9 +66,8 @@ def trace_scores(trace: Trace) -> Scores:
     Scores that were stored when the episode was played come first, because they know the row's aliases and reward
     functions. What was not stored is computed from the texts.
     """
-    messages = _messages(trace)
-    memories = [turn["memory_text"] for turn in trace["turns"]]
-    scores = _text_scores(messages, memories, trace["answers"])
+    episode = trace_episode(trace)
+    scores = _text_scores(episode.messages, episode.memories, trace["answers"])
     stored = trace["rewards"]
     scores |= {name: stored[name] for name in scores if name in stored}
     reward = trace["reward"]
@@ -83,7 +81,7 @@ def trace_scores(trace: Trace) -> Scores:
         **({} if reward is None else {"reward": reward}),
         "total_tokens": trace["total_tokens"],
         "peak_tokens": trace["peak_tokens"],
-        **_counts(messages),
+        **_counts(episode.messages),
     }
 
 
@@ -107,7 +105,7 @@ def memory_fidelity(memory: str, answers: Sequence[str], aliases: Sequence[Seque
 
 
 def _text_scores(
-    messages: Messages,
+    messages: list[Message],
     memories: Sequence[str | None],
     answers: Sequence[str],
     aliases: Sequence[Sequence[str]] | None = None,
@@ -119,8 +117,6 @@ def _text_scores(
     exact = objective_scores(answer, answers, exact_match, aliases)
     f1 = objective_scores(answer, answers, f1_score, aliases)
     last = next((memory for memory in reversed(memories) if memory is not None), "")
-    # Traces of training keep the tags.
-    last = last.removeprefix("<mem>").removesuffix("</mem>")
     return {
         "exact_match": fmean(exact),
         "all_correct": float(all(exact)),
@@ -132,17 +128,6 @@ def _text_scores(
     }
 
 
-def _counts(messages: Messages) -> Scores:
+def _counts(messages: list[Message]) -> Scores:
     roles = [message["role"] for message in messages]
     return {"turns": roles.count("assistant"), "tool_calls": roles.count("tool")}
-
-
-def _messages(trace: Trace | Mapping[str, Any]) -> Messages:
-    return [
-        message
-        for turn in trace["turns"]
-        for message in (
-            {"role": "assistant", "content": turn["text"]},
-            *({"role": "tool", "content": result} for result in turn["tool_results"]),
-        )
-    ]
