@@ -20,7 +20,7 @@ from helpers import visible_context
 from mempo_trl.memory.turns import find_turns
 from mempo_trl.rollout.context import first_visible
 from mempo_trl.training.by_turn import forward_by_turn
-from mempo_trl.training.packed import TooLongError, TurnSpan, forward_packed, fused_values, pack_turns
+from mempo_trl.training.packed import TooLongError, forward_packed, fused_values, pack_turns, unpadded
 
 VOCAB = 60
 OTHERS = {
@@ -71,12 +71,12 @@ def random_batch(seed, questions=2, trajectories=5):
     return [list(column) for column in zip(*batch, strict=True)]
 
 
-def spans(mask, context, context_turns=1):
-    turns = find_turns(mask)
-    return [
-        TurnSpan(start, end, turns[first_visible(turn, context, context_turns)][0])
-        for turn, (start, end) in enumerate(turns)
-    ]
+def visible(mask, context, context_turns=1):
+    """Where each token's context starts; -1 on tool results."""
+    turns, starts = find_turns(mask), [-1] * len(mask)
+    for turn, (start, end) in enumerate(turns):
+        starts[start:end] = [turns[first_visible(turn, context, context_turns)][0]] * (end - start)
+    return starts
 
 
 def shape_of(completions):
@@ -85,7 +85,7 @@ def shape_of(completions):
 
 def packed(model, batch, context, context_turns=1, max_tokens=10_000, **options):
     prompts, completions, masks = batch
-    rows = pack_turns(prompts, completions, [spans(mask, context, context_turns) for mask in masks], max_tokens)
+    rows = pack_turns(prompts, completions, [visible(mask, context, context_turns) for mask in masks], max_tokens)
     return forward_packed(fused_values, model, rows, shape_of(completions), 0, **options)
 
 
@@ -243,7 +243,7 @@ def test_a_literal_row():
     token     1 2   10 11 20>30  30 40>     prompt | turn, result, turn | turn, result; '>' is read for a label
     """
     batch = [[[1, 2]], [[10, 11, 20, 30, 31, 40, 50]], [[1, 1, 0, 1, 1, 0, 1]]]
-    [(row, target)] = pack_turns(*batch[:2], [spans(batch[2][0], "memory")], 100)
+    [(row, target)] = pack_turns(*batch[:2], [visible(batch[2][0], "memory")], 100)
     assert row.ids == [1, 2, 10, 11, 20, 30, 30, 31, 40]
     assert row.positions == [0, 1, 2, 3, 4, 5, 2, 3, 4]
     assert [tuple(segment) for segment in row.segments] == [
@@ -282,5 +282,10 @@ def test_all_ranks_make_as_many_forwards():
 
 
 def test_lists_must_be_parallel():
-    with pytest.raises(ValueError, match="got 1 prompts, 2 completions and turns of 1"):
+    with pytest.raises(ValueError, match="got 1 prompts, 2 completions and 1 rows of visible"):
         pack_turns([[1]], [[2], [3]], [[]], 10)
+
+
+def test_unpadded():
+    ids, mask = torch.tensor([[0, 1, 2, 3, 0], [4, 5, 6, 0, 0]]), torch.tensor([[0, 1, 1, 1, 0], [1, 1, 1, 0, 0]])
+    assert unpadded(ids, mask, 2) == ([[1, 2], [4, 5, 6]], [[3], []])

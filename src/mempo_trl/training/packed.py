@@ -1,6 +1,6 @@
 """Log-probs of the turns of a batch, each distinct token forwarded once: trajectories packed behind shared prompts."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -14,27 +14,13 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 
-class TurnSpan(NamedTuple):
-    """A turn's place in its completion.
-
-    Attributes:
-        start: its first token.
-        end: the token behind its last one.
-        visible_start: where the part of the completion starts that it was generated from, behind the prompt.
-    """
-
-    start: int
-    end: int
-    visible_start: int
-
-
 class Strand(NamedTuple):
-    """A stretch of one completion that directly continues the prompt, with the turns that see it from its start."""
+    """A stretch of one completion that directly continues the prompt, and the tokens that see it from its start."""
 
     trajectory: int
-    ids: list[int]  # up to the last token of its last turn, which is only predicted
     start: int
-    turns: list[TurnSpan]
+    ids: list[int]  # up to the last token of its last turn, which is only predicted
+    scored: list[int]  # columns of the completion
 
 
 class TurnTokens(NamedTuple):
@@ -49,30 +35,38 @@ class TurnTokens(NamedTuple):
     target: list[tuple[int, int]]
 
 
+class TooLongError(ValueError):
+    """A prompt and what one turn sees behind it are more than a row may hold."""
+
+    def __init__(self, length: int, max_tokens: int) -> None:
+        super().__init__(f"a trajectory needs a row of {length} tokens, more than the {max_tokens} allowed")
+        self.length = length
+
+
 # Log-probs and entropies (K,) of labels (K,) at places (K,) of a row; from a model, its arguments, places and labels.
 Forward = Callable[[Any, dict[str, Any], Tensor, Tensor], tuple[Tensor, Tensor | None]]
 
 
-def _strands(trajectory: int, completion: list[int], turns: Iterable[TurnSpan]) -> Iterator[Strand]:
+def _strands(trajectory: int, completion: list[int], visible: Sequence[int]) -> list[Strand]:
     """One strand for each place from which turns see the completion. In "full" context that is one."""
-    by_start: dict[int, list[TurnSpan]] = {}
-    for turn in turns:
-        by_start.setdefault(turn.visible_start, []).append(turn)
-    for start, seen in by_start.items():
-        yield Strand(trajectory, completion[start : max(turn.end for turn in seen) - 1], start, seen)
+    columns: dict[int, list[int]] = {}
+    for column, start in enumerate(visible[: len(completion)]):
+        if start >= 0:
+            columns.setdefault(start, []).append(column)
+    return [Strand(trajectory, start, completion[start : seen[-1]], seen) for start, seen in columns.items()]
 
 
 def _add(packed: TurnTokens, prompt: Places, prompt_length: int, strand: Strand, completion: list[int]) -> None:
     places = packed.row.add(prompt, prompt_length, strand.ids)
-    for start, end, _ in strand.turns:
-        packed.row.score(places, prompt_length + start - strand.start, completion[start:end])
-        packed.target.extend((strand.trajectory, column) for column in range(start, end))
+    before = [prompt_length + column - strand.start - 1 for column in strand.scored]
+    packed.row.score(places, before, [completion[column] for column in strand.scored])
+    packed.target.extend((strand.trajectory, column) for column in strand.scored)
 
 
 def pack_turns(
     prompt_ids: Sequence[list[int]],
     completion_ids: Sequence[list[int]],
-    turns: Sequence[Sequence[TurnSpan]],
+    visible: Sequence[Sequence[int]],
     max_tokens: int,
 ) -> list[TurnTokens]:
     """Packs B trajectories into rows in which a prompt stands once and each turn sees what it was generated from.
@@ -83,23 +77,23 @@ def pack_turns(
     Args:
         prompt_ids: for each trajectory, the prompt of turn 1.
         completion_ids: for each trajectory, turns and tool results.
-        turns: for each trajectory, its turns.
+        visible: for each trajectory and token, see `by_turn.visible_starts`.
         max_tokens: tokens of a row, at most.
 
     Raises:
-        ValueError: a prompt and one strand behind it are more than `max_tokens`.
+        TooLongError: a prompt and one strand behind it are more than `max_tokens`.
     """
-    if not len(prompt_ids) == len(completion_ids) == len(turns):
+    if not len(prompt_ids) == len(completion_ids) == len(visible):
         raise ValueError(
-            f"got {len(prompt_ids)} prompts, {len(completion_ids)} completions and turns of {len(turns)} trajectories, "
-            "expected as many of each"
+            f"got {len(prompt_ids)} prompts, {len(completion_ids)} completions and {len(visible)} rows of visible "
+            "starts, expected as many of each"
         )
     rows: list[TurnTokens] = []
     prompt: list[int] | None = None
     places = Places()
     for trajectory in sorted(range(len(prompt_ids)), key=lambda index: prompt_ids[index]):
         own_prompt, completion = prompt_ids[trajectory], completion_ids[trajectory]
-        for strand in _strands(trajectory, completion, turns[trajectory]):
+        for strand in _strands(trajectory, completion, visible[trajectory]):
             length = len(strand.ids) + (0 if own_prompt == prompt else len(own_prompt))
             if not rows or len(rows[-1].row.ids) + length > max_tokens:
                 rows.append(TurnTokens(PackedRow(), []))
@@ -112,12 +106,14 @@ def pack_turns(
     return rows
 
 
-class TooLongError(ValueError):
-    """A prompt and what one turn sees behind it are more than a row may hold."""
-
-    def __init__(self, length: int, max_tokens: int) -> None:
-        super().__init__(f"a trajectory needs a row of {length} tokens, more than the {max_tokens} allowed")
-        self.length = length
+def unpadded(input_ids: Tensor, attention_mask: Tensor, width: int) -> tuple[list[list[int]], list[list[int]]]:
+    """Prompts and completions of a padded batch. Shape: (B, P + C), with `width` C."""
+    ids, seen = input_ids.tolist(), attention_mask.tolist()
+    rows = [[(token, mark) for token, mark in zip(*row, strict=True)] for row in zip(ids, seen, strict=True)]
+    return tuple(  # type: ignore[return-value]
+        [[token for token, mark in row[part] if mark] for row in rows]
+        for part in (slice(None, -width), slice(-width, None))
+    )
 
 
 def forward_packed(

@@ -62,12 +62,14 @@ class PackedRow:
         self.segments.append(Segment(context, own))
         return (*context, own)
 
-    def score(self, sequence: Places, start: int, labels: list[int]) -> range:
-        """Scores `labels` as the tokens of a sequence from `start` on; returns which of the scored tokens they are."""
-        before = list(chain(*sequence))[start - 1 : start - 1 + len(labels)]
-        if len(before) != len(labels):
-            raise ValueError(f"{len(labels)} tokens are to be scored, but the row holds {len(before)} of those before")
-        self.places += before
+    def score(self, sequence: Places, before: Sequence[int], labels: list[int]) -> range:
+        """Scores `labels`, each after the token at a place `before` it in a sequence.
+
+        Returns:
+            Which of the scored tokens they are.
+        """
+        places = list(chain(*sequence))
+        self.places += [places[place] for place in before]
         self.labels += labels
         return range(len(self.labels) - len(labels), len(self.labels))
 
@@ -75,7 +77,7 @@ class PackedRow:
 def dummy_row(pad_token_id: int) -> PackedRow:
     """A row whose one scored token nobody asks for, so that all ranks make as many forwards."""
     row = PackedRow()
-    row.score(row.add((), 0, [pad_token_id]), 1, [pad_token_id])
+    row.score(row.add((), 0, [pad_token_id]), [0], [pad_token_id])
     return row
 
 
@@ -160,7 +162,8 @@ def _add(packed: PackedRow, prompt: Places, row: int, pieces: Sequence[Piece]) -
     trajectory = prompt
     for piece in pieces:
         places = packed.add(trajectory, piece.shared, piece.ids)
-        scored = packed.score(places, piece.start, piece.scored)
+        before = range(piece.start - 1, piece.start - 1 + len(piece.scored))
+        scored = packed.score(places, before, piece.scored)
         if piece.context is not None:
             packed.answers[piece.context] = scored
             continue
