@@ -95,10 +95,7 @@ def padded(model, batch, context, context_turns=1):
     left, right = max(map(len, prompts)), max(map(len, completions))
     ids = torch.tensor([[0] * (left - len(p)) + p + c + [0] * (right - len(c)) for p, c, _ in zip(*batch, strict=True)])
     turn_mask = torch.tensor([mask + [0] * (right - len(mask)) for mask in masks])
-    visible = torch.full(turn_mask.shape, -1)
-    for row, mask in enumerate(masks):
-        for span in spans(mask, context, context_turns):
-            visible[row, span.start : span.end] = span.visible_start
+    starts = [visible(mask, context, context_turns) + [-1] * (right - len(mask)) for mask in masks]
 
     def forward(ids, seen, width):
         labels = ids.masked_fill(seen == 0, -100)
@@ -109,7 +106,7 @@ def padded(model, batch, context, context_turns=1):
     if context == "full":
         logps, entropies, _ = forward(ids, (ids > 0).long(), right)
         return logps * turn_mask, entropies * turn_mask
-    return forward_by_turn(forward, ids, (ids > 0).long(), visible, None, 0)[:2]
+    return forward_by_turn(forward, ids, (ids > 0).long(), torch.tensor(starts), None, 0)[:2]
 
 
 def gradients(model, logps):

@@ -48,7 +48,8 @@ def test_weight_zero_is_grpo_bit_for_bit(tmp_path, tokenizer, questions, loss_ty
     """Three steps from one start: TRL's trainer with TRL's tool loop against ours."""
     ours, theirs = build_model(len(tokenizer)), build_model(len(tokenizer))
     start = parameters(ours)
-    trainer = make_trainer(tmp_path, ours, tokenizer, questions, memory_weight=0.0, loss_type=loss_type)
+    # Padded as TRL's are: packed rows round otherwise.
+    trainer = make_trainer(tmp_path, ours, tokenizer, questions, memory_weight=0.0, loss_type=loss_type, logps="padded")
     trainer.train()
     config = make_config(tmp_path, loss_type=loss_type)
     shared = {f: getattr(config, f) for f in GRPOConfig.__dataclass_fields__ if f != "generation_batch_size"}
@@ -135,7 +136,7 @@ def test_the_kl_term_is_k3_and_has_no_ratio_unless_asked_for(tmp_path, model, to
 
 @pytest.mark.parametrize("context", ["full", "memory"])
 def test_generation_was_given_what_the_loss_conditions_on(tmp_path, model, tokenizer, questions, context):
-    trainer = make_trainer(tmp_path, model, tokenizer, questions, context=context)
+    trainer = make_trainer(tmp_path, model, tokenizer, questions, context=context, logps="padded")
     seen = []
     for _ in range(7):  # 56 trajectories
         trainer.turns_given = []

@@ -12,6 +12,7 @@ from ..memory.rewards import THRESHOLD_MODES
 from ..memory.scoring.engine import SCORINGS
 from ..types import CONTEXTS, MAX_TURN_LENGTH, TurnLimits
 
+LOGPS = ("auto", "packed", "padded")
 BASELINES = ("history", "visible", "none")
 
 
@@ -56,6 +57,12 @@ class MemPOConfig(GRPOConfig):
             A pool of memory rewards whose std is below this gives no advantage.
         memory_pool (`str`, *optional*, defaults to `"group"`):
             Memory rewards are normalised over all turns of a question's `"group"`, or `"turn"` by turn.
+        logps (`str`, *optional*, defaults to `"auto"`):
+            How the log-probs that the loss needs are computed: `"packed"` forwards each distinct token once, prompts
+            shared and without padding; `"padded"` forwards a row for each trajectory, or for each turn in `"memory"`
+            context; `"auto"` is packed where the model's attention allows it, after a comparison in the first batch.
+        logps_max_tokens (`int`, *optional*, defaults to `32768`):
+            Most tokens of a packed row, which is one forward; a micro-batch that has more is split.
         memory_scoring (`str`, *optional*, defaults to `"auto"`):
             How answers are scored. `"shared"` forwards each prompt and trajectory once and branches the answers off,
             and in `"full"` context takes old log-probs from the same pass where they are needed; `"separate"` forwards
@@ -185,6 +192,17 @@ class MemPOConfig(GRPOConfig):
             "choices": SCORINGS,
         },
     )
+    logps: str = field(
+        default="auto",
+        metadata={
+            "help": "How the trained log-probs are computed: 'packed', each distinct token forwarded once; 'padded', a "
+            "row for each trajectory or turn; 'auto': packed where the model's attention allows it."
+        },
+    )
+    logps_max_tokens: int = field(
+        default=32768,
+        metadata={"help": "Most tokens of a packed row, which is one forward; a longer micro-batch is split."},
+    )
     memory_scoring_tokens: int = field(
         default=32768, metadata={"help": "Most tokens, padding included, in one forward of the answer scoring."}
     )
@@ -265,6 +283,7 @@ class MemPOConfig(GRPOConfig):
             "memory_baseline": BASELINES,
             "memory_pool": POOLS,
             "memory_scoring": SCORINGS,
+            "logps": LOGPS,
         }.items():
             if getattr(self, name) not in choices:
                 raise ValueError(f"{name}={getattr(self, name)!r} is unknown. Set one of {', '.join(choices)}")
@@ -279,6 +298,7 @@ class MemPOConfig(GRPOConfig):
             "max_tool_length",
             "tool_concurrency",
             "memory_scoring_tokens",
+            "logps_max_tokens",
         ):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name}={getattr(self, name)} leaves nothing to do. Set it to 1 or more")

@@ -177,7 +177,7 @@ class TurnLogps:
         self._checked = True
         model = model if self._sharded else extract_model_from_parallel(model)
         chosen = batch.attention_mask.sum(dim=1).argsort()[:CHECKED_TRAJECTORIES]
-        few = _Batch(*(tensor[chosen] for tensor in batch[:3]), None)
+        few = _Batch(batch.input_ids[chosen], batch.attention_mask[chosen], batch.visible[chosen], None)
         rows = self._rows(few)
         was_training = model.training
         model.eval()  # dropout draws other numbers in rows of another shape

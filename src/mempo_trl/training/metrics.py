@@ -61,8 +61,8 @@ def masked_fraction(ratio: Tensor, turn_mask: Tensor) -> Tensor:
     return dropped.sum() / turn_mask.sum().clamp(min=1)
 
 
-def forward_cost(attention_mask: Tensor, accelerator: Accelerator) -> dict[str, float]:
+def forward_cost(tokens: int, accelerator: Accelerator) -> dict[str, float]:
     """What a training forward costs: tokens over all ranks, padding left out, and memory on a GPU."""
-    tokens = accelerator.reduce(attention_mask.sum().float(), reduction="sum")
+    total = accelerator.reduce(torch.tensor(float(tokens), device=accelerator.device), reduction="sum")
     memory = {"step/peak_memory_gib": torch.cuda.max_memory_allocated() / 2**30} if torch.cuda.is_available() else {}
-    return {"step/tokens_forwarded": tokens.item(), **memory}
+    return {"step/tokens_forwarded": total.item(), **memory}

@@ -35,7 +35,7 @@ from ..rollout.loop import TurnLoop
 from ..rows import check_row
 from ..types import Episode, Message, TurnLimits
 from .batch import GenerationBatch, plain_messages
-from .by_turn import forward_by_turn, sees_everything, visible_starts
+from .by_turn import visible_starts
 from .checks import (
     check_dataset,
     check_tags,
@@ -48,13 +48,11 @@ from .checks import (
     warn_if_truncated,
 )
 from .config import MemPOConfig
+from .logps import LogProbs, TurnLogps
 from .memory_functions import MemoryRewardFunc, MemoryRewards
 from .metrics import episode_metrics, forward_cost, masked_fraction
 from .packed import fused_log_probs
 from .scoring import group_advantages, reward_memories, score_batch
-
-LogProbs = tuple[Tensor, Tensor | None, Tensor | None]
-"""Log-probs (B, C), entropies (B, C) and an auxiliary loss, as TRL's forward gives them."""
 
 
 class MemPOTrainer(ResumableTrainer, HubTrainer, GRPOTrainer):
@@ -160,6 +158,11 @@ class MemPOTrainer(ResumableTrainer, HubTrainer, GRPOTrainer):
         self._engine_limit = self._limit_turns(args.max_turn_length)
         self._visible: Tensor | None = None  # of the forward that is being made, see `_seen_as`
         self._score_answers = AnswerScorer(self.model, args.memory_scoring)
+        self._turn_logps = TurnLogps(
+            self.model, args.logps, args.logps_max_tokens, self._tokenizer.pad_token_id, equalize=self._max_over_ranks,
+            autocast=self.accelerator.autocast, count=self._count_forwarded,
+            sharded=self.is_fsdp_enabled or self.is_deepspeed_enabled,
+        )  # fmt: skip
 
     def _limit_turns(self, tokens: int) -> int | None:
         """Bounds what one call generates to a turn; returns the length that a turn's context must stay under."""
@@ -355,18 +358,11 @@ class MemPOTrainer(ResumableTrainer, HubTrainer, GRPOTrainer):
             if old is not None:
                 return old, None, None
             visible = self._batch.visible
-        parent = super()._get_per_token_logps_and_entropies
-        if visible is None or sees_everything(visible):
-            self._count_forwarded(attention_mask)
-            return parent(model, input_ids, attention_mask, logits_to_keep, batch_size, **kwargs)
+        forward = partial(self._trl_logps, **kwargs)
+        return self._turn_logps(forward, model, input_ids, attention_mask, logits_to_keep, batch_size, visible)
 
-        def forward(ids: Tensor, seen: Tensor, width: int) -> LogProbs:
-            self._count_forwarded(seen)
-            return parent(model, ids, seen, width, **kwargs)
-
-        visible = pad(visible, (0, logits_to_keep - visible.size(1)), value=-1)
-        visible = visible.masked_fill(attention_mask[:, -logits_to_keep:] == 0, -1)  # (B, C)
-        return forward_by_turn(forward, input_ids, attention_mask, visible, batch_size, self._tokenizer.pad_token_id)
+    def _trl_logps(self, *args: Any, **kwargs: Any) -> LogProbs:
+        return super()._get_per_token_logps_and_entropies(*args, **kwargs)
 
     def _is_generating(self, input_ids: Tensor) -> bool:
         """Whether TRL asks for log-probs of the generation batch while it is being made, and not for a loss's."""
@@ -387,9 +383,9 @@ class MemPOTrainer(ResumableTrainer, HubTrainer, GRPOTrainer):
             batch.old_logps = completions.rows
         return CompletionLogps(fused_log_probs, batch.old_logps).padded(width) if batch.old_logps else None
 
-    def _count_forwarded(self, attention_mask: Tensor) -> None:
+    def _count_forwarded(self, tokens: int) -> None:
         """Logs what a training forward costs."""
         if not torch.is_grad_enabled():
             return
-        for name, value in forward_cost(attention_mask, self.accelerator).items():
+        for name, value in forward_cost(tokens, self.accelerator).items():
             self._metrics["train"][name].append(value)

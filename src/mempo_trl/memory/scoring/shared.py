@@ -41,7 +41,7 @@ class SegmentAttention:
             self._mask = like.new_full((own, keys), -torch.inf).triu(keys - own + 1)
         return self._mask
 
-    def __call__(self, query: Tensor, key: Tensor, value: Tensor, scaling: float | None) -> Tensor:
+    def __call__(self, query: Tensor, key: Tensor, value: Tensor, scaling: float | None, dropout: float) -> Tensor:
         """(heads, S, D), twice (key-value heads, S, D) -> (heads, own tokens, D)."""
         key, value = key[:, self._keys], value[:, self._keys]
         query = query[:, self._keys if self._square else slice(self._own.start, self._own.stop)]
@@ -51,6 +51,7 @@ class SegmentAttention:
             key.unsqueeze(1).expand(-1, groups, -1, -1),
             value.unsqueeze(1).expand(-1, groups, -1, -1),
             attn_mask=None if self._square else self._additive_mask(query, key.size(1)),
+            dropout_p=dropout,
             is_causal=self._square,
             scale=scaling,
         )
@@ -66,10 +67,11 @@ def segment_attention(
     *,
     segments: Sequence[SegmentAttention],
     scaling: float | None = None,
+    dropout: float = 0.0,
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
     """An attention for transformers' `AttentionInterface`: one row, (1, heads, S, D) -> (1, S, heads, D)."""
-    attended = [segment(query[0], key[0], value[0], scaling) for segment in segments]
+    attended = [segment(query[0], key[0], value[0], scaling, dropout) for segment in segments]
     return torch.cat(attended, dim=1).transpose(0, 1).unsqueeze(0), None
 
 
