@@ -1,26 +1,27 @@
-"""The parts of docs/results.md that answer a question, from the runs of `ablations.py`."""
+"""The sections of docs/results.md that answer a question: a takeaway, a figure, and tables with every number."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from statistics import fmean
 
 from ablation_labels import ARMS, BASELINES, HORIZON, NOISE, OPTIONS, SPARSE, START, THRESHOLDS, Labels, present
 from ablation_rewards import SHORT
-from ablation_scores import SAME, Cells, Run, curve, final
-from ablation_tables import Pair, change, compared, differences_table, scores_table, sentence
+from ablation_scores import SAME, Cells, Difference, Run, curve, final
+from ablation_tables import Pair, by_objectives, change, differences_table, listed, scores_table, table, takeaway
 from mempo_trl.types import CONTEXTS
 
-TESTED = ("memory", "full")  # what an agent will see comes first
+TESTED = ("memory", "full")  # what a deployed agent sees comes first
 EARLY = 20  # a step that is tested
-IN_FULL = "All are trained in `full` context, where the memory advantage changes most."
+IN_FULL = "All policies are trained in `full` context, where the memory advantage changes most."
 WITHOUT_A_BASELINE = (
-    "All are trained in `memory` context. With `none` a memory reward is P(memory), and the threshold sees the memory "
-    "alone: a lost fact drops out of the mean, as under `both`. So that row changes more than the baseline."
+    "All policies are trained in `memory` context. With `none`, the memory reward is P(memory), and the threshold sees "
+    "the memory only, so a fact that the memory lost drops out of the mean as it does under `both`. That row therefore "
+    "changes more than the baseline."
 )
 
 
 def section(title: str, *parts: str) -> str:
-    return "\n\n".join([f"## {title}", *parts])
+    return "\n\n".join([f"## {title}", *(part for part in parts if part)])
 
 
 def _pairs(cells: Cells, *pairs: Pair) -> list[Pair]:
@@ -31,14 +32,6 @@ def _names(pairs: Iterable[Pair]) -> list[str]:
     return [name for _, *pair in pairs for name in pair]
 
 
-def _by_objectives(cells: Cells, pairs: list[Pair], what: str) -> str:
-    """A sentence for each number of objectives that all were tested on."""
-    return " ".join(
-        f"{what}, tested in `memory` context on {k} objectives: {compared(cells, pairs, 'memory', k)}."
-        for k in cells.objectives(_names(pairs))
-    )
-
-
 def headline(cells: Cells, assets: Path) -> str:
     labels = present(cells, ARMS)
     pairs = _pairs(cells, *((f"trained in `{t}`", f"mempo-{t}", f"grpo-{t}") for t in CONTEXTS))
@@ -46,7 +39,7 @@ def headline(cells: Cells, assets: Path) -> str:
         return ""
     return section(
         "Does MemPO beat GRPO?",
-        _by_objectives(cells, pairs, "MemPO against GRPO"),
+        takeaway("Compared with GRPO, MemPO's score in `memory` context", by_objectives(cells, pairs, "if ")),
         f"![Exact match of each seed]({assets}/headline.svg)",
         scores_table(cells, labels),
         "MemPO minus GRPO:",
@@ -65,10 +58,13 @@ def _against_grpo(cells: Cells) -> str:
     if not pairs:
         return ""
     k = cells.objectives(_names(pairs))[0]
-    return (
-        "With other thresholds, trained in `full`, and other baselines, trained in `memory`, MemPO against GRPO tested "
-        f"in `memory` context on {k} objectives: {compared(cells, pairs, 'memory', k)}."
+    found = [(f"with {label}", change(cells, *pair, "memory", k)) for label, *pair in pairs]
+    subject = "Compared with GRPO, exact match in `memory` context"
+    note = (
+        "MemPO with other thresholds (trained in `full`) and other baselines (trained in `memory`), minus GRPO trained "
+        "in the same context:"
     )
+    return "\n\n".join([takeaway(subject, found), note, differences_table(cells, pairs)])
 
 
 def contexts(cells: Cells, assets: Path) -> str:
@@ -77,24 +73,33 @@ def contexts(cells: Cells, assets: Path) -> str:
         return ""
     return section(
         "Is training in memory context worth it?",
-        _by_objectives(cells, pairs, "Trained in `memory` context against trained in `full`"),
+        takeaway(
+            "Compared with training in `full` context, the score in `memory` context",
+            by_objectives(cells, pairs, "for "),
+        ),
         f"![Exact match and fidelity by step]({assets}/curves.svg)",
-        f"{_tokens(cells, _names(pairs))} What training in `memory` context costs stands in "
-        "[Performance](performance.md). Trained in `memory` minus trained in `full`:",
+        "Trained in `memory` minus trained in `full`:",
         differences_table(cells, pairs),
+        _tokens(cells, _names(pairs)),
     )
 
 
 def _tokens(cells: Cells, names: list[str]) -> str:
-    said = [
-        f"{fmean(tokens['full']):.0f} tokens in `full` and {fmean(tokens['memory']):.0f} in `memory` on {k} objectives"
+    found = {
+        k: [fmean(v for name in names for v in cells.scores(name, c, k, "peak_tokens").values()) for c in CONTEXTS]
         for k in cells.objectives(names)
-        for tokens in [
-            {c: [v for name in names for v in cells.scores(name, c, k, "peak_tokens").values()] for c in CONTEXTS}
+        if all(cells.scores(name, "full", k, "peak_tokens") for name in names)
+    }
+    if not found:
+        return ""
+    rows = [[str(k), *(f"{value:.0f}" for value in values)] for k, values in found.items()]
+    return "\n\n".join(
+        [
+            "The longest context of an episode, in tokens. [Performance](performance.md) has what training in `memory` "
+            "context costs.",
+            table(["objectives", *(f"`{context}`" for context in CONTEXTS)], rows),
         ]
-        if tokens["full"]
-    ]
-    return f"The longest context of an episode has {'; '.join(said)}." if said else ""
+    )
 
 
 def variants(cells: Cells, title: str, labels: Labels, default: str, figure: str, about: str) -> str:
@@ -102,32 +107,41 @@ def variants(cells: Cells, title: str, labels: Labels, default: str, figure: str
     labels = present(cells, labels, default)
     if not labels:
         return ""
-    k = cells.objectives(labels)[0]
+    k, usual = cells.objectives(labels)[0], labels[default].page
     pairs = [(label.page, name, default) for name, label in labels.items() if name != default]
-    said = [
-        f"Against {labels[default].page}, the default, tested in `{context}` context on {k} objectives: "
-        f"{compared(cells, pairs, context, k)}."
-        for context in TESTED
-    ]
-    return section(title, " ".join(said), f"![{title}]({figure})", about, scores_table(cells, labels))
+    found = [(f"with {label}", change(cells, *pair, "memory", k)) for label, *pair in pairs]
+    return section(
+        title,
+        takeaway(f"Compared with {usual}, the default, exact match in `memory` context", found),
+        f"![{title}]({figure})",
+        about,
+        scores_table(cells, labels),
+        f"Minus {usual}:",
+        differences_table(cells, pairs),
+    )
 
 
 def sparse(cells: Cells, assets: Path) -> str:
     labels = present(cells, SPARSE, START, *SPARSE)
     if not labels:
         return ""
-    (k,) = cells.objectives(SPARSE)
+    (k,), pair = cells.objectives(SPARSE), ("six-mempo", "six-grpo")
     start = final(cells[START][0], "memory", k)
-    early = {name: fmean(dict(curve(run, "memory", k))[EARLY] for run in cells[name]) for name in SPARSE}
-    tests = "; ".join(f"tested in `{c}`: {sentence(cells, 'six-mempo', 'six-grpo', c, k)}" for c in TESTED)
+    early = [[f"{fmean(dict(curve(run, 'memory', k))[EARLY] for run in cells[name]):.2f}"] for name in SPARSE]
     return section(
         "What do rare right answers change?",
-        f"MemPO against GRPO, trained and tested on {k} objectives, where EM in `memory` context is {start:.2f} before "
-        f"training: {tests}. After {EARLY} steps, EM in `memory` context is {early['six-mempo']:.2f} with MemPO and "
-        f"{early['six-grpo']:.2f} with GRPO.",
+        takeaway(
+            f"Compared with GRPO, MemPO's exact match on {k} objectives",
+            [(f"in `{context}` context", change(cells, *pair, context, k)) for context in TESTED],
+        ),
         f"![Exact match by step]({assets}/sparse.svg)",
-        "Both are trained in `memory` context.",
+        f"Both policies are trained in `memory` context on questions of {k} objectives. Before training, the exact "
+        f"match in `memory` context is {start:.2f}.",
         scores_table(cells, labels),
+        "MemPO minus GRPO:",
+        differences_table(cells, [("after training", *pair)]),
+        f"Exact match in `memory` context after {EARLY} steps:",
+        table(["", f"step {EARLY}"], [[labels[name].page, *row] for name, row in zip(SPARSE, early, strict=True)]),
     )
 
 
@@ -135,18 +149,19 @@ def horizon(cells: Cells, assets: Path) -> str:
     labels = present(cells, HORIZON, *HORIZON)
     if not labels:
         return ""
-    least, *longer = cells.objectives(labels)
-    job = cells["few-mempo"][0]["job"]
-    said = "; ".join(f"on {k}: {sentence(cells, 'few-mempo', 'few-grpo', 'memory', k)}" for k in longer)
+    job, pair = cells["few-mempo"][0]["job"], ("few-mempo", "few-grpo")
     return section(
         "What does a longer horizon change?",
-        "MemPO against GRPO, trained on 2 to 4 objectives and tested in `memory` context on "
-        f"{least}: {sentence(cells, 'few-mempo', 'few-grpo', 'memory', least)}. Tested on more: {said}.",
+        takeaway(
+            "Compared with GRPO, MemPO's score in `memory` context", by_objectives(cells, [("after training", *pair)])
+        ),
         f"![Exact match and F1 by objectives]({assets}/horizon.svg)",
-        "Both are trained in `memory` context, on an equal share of questions of "
-        f"{', '.join(map(str, job['objectives']))} objectives. The tests have {job['questions']} questions of each "
-        "number.",
+        "Both policies are trained in `memory` context, on questions of "
+        f"{listed([str(k) for k in job['objectives']])} objectives in equal shares, and tested on "
+        f"{job['questions']} questions for each number of objectives.",
         scores_table(cells, labels, ("memory",)),
+        "MemPO minus GRPO:",
+        differences_table(cells, [("after training", *pair)], ("memory",)),
     )
 
 
@@ -154,18 +169,22 @@ def noise(cells: Cells, assets: Path) -> str:
     labels = present(cells, NOISE, "noise-30-mempo", "noise-30-grpo")
     if not labels:
         return ""
-    k, said = cells.objectives(labels)[0], []
-    for rate in ("10", "30"):
-        for _, *pair in _pairs(cells, ("", f"noise-{rate}-mempo", f"noise-{rate}-grpo")):
-            tests = "; ".join(f"tested in `{context}`: {sentence(cells, *pair, context, k)}" for context in TESTED)
-            said.append(f"MemPO against GRPO at {rate} % noise, on {k} objectives: {tests}.")
+    k = cells.objectives(labels)[0]
+    pairs = _pairs(cells, *((f"{rate} % noise", f"noise-{rate}-mempo", f"noise-{rate}-grpo") for rate in ("10", "30")))
+    found = [
+        (f"at {label} in `{context}` context", change(cells, *pair, context, k))
+        for label, *pair in pairs
+        for context in TESTED
+    ]
     return section(
         "What does a noisy tool change?",
-        " ".join(said),
+        takeaway("Compared with GRPO, MemPO's exact match", found),
         f"![What does a noisy tool change?]({assets}/noise.svg)",
-        "A share of the searches misleads, in training and in the tests: half of these show the person that was asked "
-        f"for with the facts of another world, half show other people only. {IN_FULL}",
+        "In training and in the tests, a share of the searches misleads: half of these show the right person with the "
+        f"facts of another world, and half show only other people. {IN_FULL}",
         scores_table(cells, labels, start=False),  # the start was tested without noise
+        "MemPO minus GRPO:",
+        differences_table(cells, pairs),
     )
 
 
@@ -173,32 +192,32 @@ def options(cells: Cells, assets: Path) -> str:
     labels, default = present(cells, OPTIONS, "mempo-full"), "mempo-full"
     if not labels:
         return ""
-    k = cells.objectives(labels)[0]
-    found = {
-        (name, context): change(cells, name, default, context, k)[1].verdict
-        for name in labels
-        if name != default
-        for context in TESTED
-    }
-    moved = [key for key, verdict in found.items() if verdict != SAME]
-    same = [labels[name].page for name in labels if name not in {default, *(name for name, _ in moved)}]
-    others = [
-        f"{labels[name].page}, tested in `{context}`: {sentence(cells, name, default, context, k)}"
-        for name, context in moved
-    ]
+    pairs = [(label.page, name, default) for name, label in labels.items() if name != default]
     return section(
         "What did not matter?",
-        f"No clear difference from the reference, on {k} objectives in either context: {', '.join(same) or 'none'}. "
-        f"The others: {'; '.join(others) or 'none'}.",
+        takeaway("Compared with the reference, exact match", _clearest(cells, pairs, cells.objectives(labels)[0])),
         f"![What did not matter?]({assets}/options.svg)",
-        f"One option at a time. {IN_FULL} The reference has `memory_weight` 1, `memory_pool` `group`, "
-        "`memory_std_floor` 0.01, `temperature` 1, `beta` 0, and a reward for every memory. A short memory has "
-        f"{SHORT} tokens at most, three facts. {_floor(cells[default])}",
+        f"Each row changes one option. {IN_FULL} The reference has `memory_weight` 1, `memory_pool` `group`, "
+        "`memory_std_floor` 0.01, `temperature` 1, `beta` 0, and rewards every memory. A short memory has at most "
+        f"{SHORT} tokens, which is enough for three facts. {_floor(cells[default])}",
         scores_table(cells, labels),
+        "Minus the reference:",
+        differences_table(cells, pairs),
     )
+
+
+def _clearest(cells: Cells, pairs: list[Pair], k: int) -> Iterator[tuple[str, Difference]]:
+    """The clear differences of each pair in any context; where there is none, that in memory context."""
+    for label, *pair in pairs:
+        found = {context: change(cells, *pair, context, k) for context in TESTED}
+        clear = {context: result for context, result in found.items() if result.verdict != SAME}
+        for context, result in clear.items():
+            yield f"with {label} in `{context}` context", result
+        if not clear:
+            yield f"with {label}", found["memory"]
 
 
 def _floor(runs: list[Run]) -> str:
     under = fmean(share for run in runs for share in run["curves"]["pools_under_floor"])
     same = ", so a floor of 0 gives the same runs" if under == 0 else ""
-    return f"The reference's floor held back {under:.1%} of the pools{same}."
+    return f"The floor of the reference held back {under:.1%} of the pools{same}."

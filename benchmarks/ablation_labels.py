@@ -46,10 +46,10 @@ OPTIONS = {
     "weight-0.3": Label("`memory_weight` 0.3", "weight\n0.3"),
     "pool-turn": Label("`memory_pool` `turn`", "pool\nturn"),
     "floor-0.1": Label("`memory_std_floor` 0.1", "floor\n0.1"),
-    "temperature-0.7": Label("`temperature` 0.7, in the tests too", "temp.\n0.7"),
+    "temperature-0.7": Label("`temperature` 0.7 (also in the tests)", "temp.\n0.7"),
     "beta-0.001": Label("`beta` 0.001", "beta\n0.001"),
-    "paid-right": Label("memory rewards where the answer is right", "right\nonly"),
-    "paid-short": Label("memory rewards for short memories", "short\nonly"),
+    "paid-right": Label("memory rewards only for right answers", "right\nonly"),
+    "paid-short": Label("memory rewards only for short memories", "short\nonly"),
 }
 
 

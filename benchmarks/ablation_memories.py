@@ -24,22 +24,22 @@ def example_section(runs: list[Run]) -> str:
         return ""
     rows = [[f"`{t}`", *(f"{math.exp(p):.3f}" for p in (full, mem))] for t, mem, full in example["tokens"]]
     about = (
-        f"From the rollout of step {example['step']} of a MemPO run, trained in `full` context: the memory that lost "
-        "most of what the history knew. The question is "
-        f'"{example["question"]}" The gold answers are {", ".join(example["answers"])}. So far the searches showed:'
+        f"This memory comes from step {example['step']} of a MemPO run in `full` context. Of all memories in that "
+        f'step, it lost most of what the history knew. The question is "{example["question"]}", and the gold answers '
+        f"are {', '.join(example['answers'])}. The searches so far returned:"
     )
     return "\n\n".join(
         [
             "## The published threshold, on one memory",
             about,
             "\n".join("- " + " ".join(result.split()) for result in example["tool_results"]),
-            f"The model then wrote `{example['memory']}`. How likely each token of the gold answers is:",
-            table(["token", "given the history", "given the memory"], rows),
-            "A token is known where its probability is above 0.5. What follows from that:",
+            f"The model then wrote `{example['memory']}`. The tokens of the gold answers have these probabilities:",
+            table(["token", "after the history", "after the memory"], rows),
+            "With a threshold of 0.5, the rules give this memory different rewards:",
             table(["rule", "P(history)", "P(memory)", "memory reward"], _rules(example)),
-            "Under `independent` and `both`, a fact that only the history knows is left out of P(memory), so losing it "
-            "costs nothing. Under `independent`, a memory after which no token is known even gets P(memory) = 1. "
-            "`either` keeps a token that one of them knows in both.",
+            "**Only `either` and no threshold make the memory pay for the facts that it lost.** Under `independent` "
+            "and `both`, a token that only the history predicts is left out of P(memory), so losing it costs nothing. "
+            "Under `independent`, a memory after which no token passes the threshold even gets P(memory) = 1.",
         ]
     )
 
@@ -55,11 +55,53 @@ def _rules(example: dict[str, Any]) -> list[list[str]]:
     return rows
 
 
+HABIT_TEXTS = {
+    "copies": "name a person of the question whom no search has found yet",
+    "guesses": "contain a city that no search has shown",
+    "repeats": "contain a person twice who was searched for once",
+    "grows": "contain more notes than there were searches",
+}
+
+
 def habits_section(cells: Cells, labels: Labels, assets: Path) -> str:
     """How often memories show a habit that could win a reward without being of use."""
     if not labels:
         return ""
-    k, expert = cells.objectives(labels)[0], _faultless(cells.objectives(labels)[0])
+    k = cells.objectives(labels)[0]
+    expert = _faultless(k)
+    return "\n\n".join(
+        [
+            "## Do memories cheat?",
+            _habits_takeaway(cells, labels, k, expert),
+            f"![Memories that guess, and their length]({assets}/habits.svg)",
+            "A memory could win reward without being useful if it copied the question, guessed answers, repeated "
+            "itself or grew. These are the habits, with their shares of the memories in `memory` context on "
+            f"{k} objectives:",
+            table(["habit", "memories that"], [[habit, HABIT_TEXTS[habit]] for habit in HABITS]),
+            table(["", *HABITS, "length, first", "length, last", "seeds"], _habit_rows(cells, labels, k, expert)),
+            "A memory may also name a friend whose home is still to be found, so an expert without faults is not at 0 "
+            "everywhere. Length is in tokens, over the memories of the first and the last 3 steps of training. The "
+            "first runs did not count repeats, so (of 2) marks the mean of two seeds.",
+        ]
+    )
+
+
+def _habits_takeaway(cells: Cells, labels: Labels, k: int, expert: dict[str, float]) -> str:
+    """The habit that grew most, against the model before training where that was measured, else against the expert."""
+    shares = {h: [s for name in labels if (s := _share(cells, name, k, h)) is not None] for h in HABITS}
+    start = {h: _share(cells, START, k, h) if START in cells else None for h in HABITS}
+    usual = {h: expert[h] if value is None else value for h, value in start.items()}
+    more = {h: max(values) - usual[h] for h, values in shares.items() if values}
+    habit = max(more, key=lambda h: more[h])
+    longer = max(_length(cells[name], slice(-3, None)) - _length(cells[name], slice(0, 3)) for name in labels)
+    return (
+        f"**No arm shows any of these habits in more than {max(more[habit], 0):.3f} of its memories beyond the share "
+        f"before training (the largest change is in `{habit}`), and memories get at most {max(longer, 0):.1f} tokens "
+        "longer during training.**"
+    )
+
+
+def _habit_rows(cells: Cells, labels: Labels, k: int, expert: dict[str, float]) -> list[list[str]]:
     rows = [["an expert without faults", *(f"{share:.3f}" for share in expert.values()), "", "", ""]]
     if START in cells:
         rows.append(["before training", *(_shown_share(cells, START, k, habit) for habit in HABITS), "", "", "1"])
@@ -67,29 +109,7 @@ def habits_section(cells: Cells, labels: Labels, assets: Path) -> str:
         first, last = (_length(cells[name], part) for part in (slice(0, 3), slice(-3, None)))
         shares = [_shown_share(cells, name, k, habit) for habit in HABITS]
         rows.append([label.page, *shares, f"{first:.1f}", f"{last:.1f}", str(len(cells[name]))])
-    found = {habit: [_share(cells, name, k, habit) for name in labels] for habit in HABITS}
-    beyond = {h: [share - expert[h] for share in found[h] if share is not None] for h in HABITS}
-    more = {habit: max([0.0, *shares]) for habit, shares in beyond.items()}
-    longer = max(_length(cells[name], slice(-3, None)) - _length(cells[name], slice(0, 3)) for name in labels)
-    most = list(labels.values())[found["guesses"].index(max(found["guesses"]))].page
-    return "\n\n".join(
-        [
-            "## Do memories cheat?",
-            f"Shares of memories that guess a city are {min(found['guesses']):.3f} to {max(found['guesses']):.3f}, the "
-            f"most with {most}. At most {more['copies']:.3f} more than an expert's copy the question, "
-            f"{more['repeats']:.3f} more repeat a person, {more['grows']:.3f} more grow, and in training memories get "
-            f"at most {max(longer, 0):.1f} tokens longer.",
-            f"![Memories that guess, and their length]({assets}/habits.svg)",
-            "A memory reward could be won by memories that copy the question, guess answers, repeat or grow. Shares of "
-            f"the memories in `memory` context on {k} objectives, after training: those that name a person of the "
-            "question whom no search has found, that hold a city which no search has shown, that have a person twice "
-            "who was searched for once, and that have more notes than there were searches. A friend whose home is "
-            "still to be found stands in a memory too, so an expert without faults does not have 0 everywhere. Length "
-            "is in tokens, over the memories of the first and the last 3 steps of training. The first runs did not "
-            "count repeats: (of 2) is the mean of two seeds.",
-            table(["", *HABITS, "length, first", "length, last", "seeds"], rows),
-        ]
-    )
+    return rows
 
 
 def _faultless(k: int) -> dict[str, float]:

@@ -40,16 +40,17 @@ def real_section(records: dict[str, dict[str, Any]], assets: Path) -> str:
         for context, means in by_context.items()
     ]
     about = (
-        "SmolLM2-135M-Instruct on questions of FanOutQA, on a CPU. It is a record that a real model and real text go "
-        f"through all of it, not a comparison: {steps} steps of one question each teach hardly anything."
+        "**A real model and real text run through every part of the package.** This is SmolLM2-135M-Instruct on "
+        f"questions of FanOutQA, on a CPU. It is not a comparison: {steps} steps of one question each teach the model "
+        "hardly anything."
     )
     how = (
-        f"The cold start has {cold['steps']} updates on {cold['questions']} questions along the data set's own "
-        "decompositions. Then `python benchmarks/real_model.py` trains with the options of "
-        f"`examples/configs/smollm2_fanoutqa_cpu.yaml`: {minutes}, tests included. The tests have {tested} questions "
-        "that were not trained on. The cold start was in `full` context alone, and so is the training: in `memory` "
-        "context the model has not learned to answer. Tokens are those of all turns together, their contexts included; "
-        "peak tokens are those of the longest."
+        f"The cold start has {cold['steps']} updates on {cold['questions']} questions and follows the decompositions "
+        "that the data set contains. `python benchmarks/real_model.py` then trains with the options of "
+        f"`examples/configs/smollm2_fanoutqa_cpu.yaml`, which took {minutes} with its tests. It tests on {tested} "
+        "questions that it does not train on. Both the cold start and the training use `full` context, so in `memory` "
+        "context the model has not learned to answer. Tokens are summed over all turns and include their contexts; "
+        "peak tokens are those of the longest context."
     )
     return "\n\n".join(
         [

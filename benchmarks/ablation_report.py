@@ -56,37 +56,45 @@ def text(results: Path, assets: Path) -> str:
 INTRODUCTION = f"""\
 # Results
 
-What each choice of MemPO is worth in the embedded world (`mempo_trl.tasks.world.world`). This page is written by
-`benchmarks/ablations.py` from the JSON files in `benchmarks/results/`, one for each run; a test holds it to them.
+This page measures what each choice of MemPO is worth in the embedded world (`mempo_trl.tasks.world.world`).
+`benchmarks/ablations.py` writes it from the JSON files in `benchmarks/results/`, one for each run, and a test checks
+that the page agrees with them.
 
 ```bash
 python benchmarks/ablations.py           # plays the runs that are missing
 python benchmarks/ablations.py --report  # writes this page
 ```
 
-**How to read it.** EM is the share of held-out questions with every objective right, sampled at the temperature of the
-training. F1 is the mean over objectives. Both are tested with the whole history in view (`full`), and with the prompt,
-the turn before and its search result alone (`memory`). Fidelity is the share of gold answers in the last memory, in
-`memory` context. A score is the mean of a run's last {LAST} tests: the same questions and sampling seed, a few steps
-apart at a small learning rate, so hardly more than one.
+## How to read it
 
-Brackets after a score hold the 95 % bootstrap interval over seeds; of 3 to 5 seeds it is too narrow. There are none
-where both ends read alike. A difference is taken seed by seed, and its brackets hold Student's 95 % interval. It is
-called higher or lower where that leaves out 0; of so many, one in twenty would be so by chance. All runs are tested on
-the same questions, and no interval says what other questions would give. With 3 seeds only large differences show: no
-clear difference does not mean none."""
+| Term | Meaning |
+|---|---|
+| EM | share of held-out questions with every objective right, sampled at the temperature of the training |
+| F1 | mean F1 over objectives |
+| fidelity | share of gold answers that the last memory contains, in `memory` context |
+| `full` | tested with the whole history in view |
+| `memory` | tested with only the prompt, the previous turn and its search result in view |
+| a score | the mean of the last {LAST} tests of a run, a few steps apart |
+| [brackets] after a score | 95 % bootstrap interval over seeds, left out where both ends would read the same |
+| [brackets] after a difference | 95 % interval of Student's t, on differences between runs with the same seed |
+| **bold** difference | the interval excludes 0, so the text calls it higher or lower |
+
+Keep three limits in mind. The bootstrap intervals are too narrow, because there are only 3 to 5 seeds. With this many
+comparisons, about 5 % are significant by chance. And all runs are tested on the same questions, so no interval covers
+what other questions would give. Three seeds show only large differences: "does not differ clearly" does not mean that
+there is no difference."""
 
 
 def _about(cells: Cells) -> str:
     run = next(iter(cells[name][0] for name in [*ARMS, *cells] if name in cells))
     job, tested = run["job"], " and ".join(map(str, run["job"]["tests"]))
     return (
-        "All runs start from the model that the package ships: 100K parameters, after a cold start on scripted traces "
-        "of 1 to 10 objectives, whose memories forget or misread facts at known rates, so that there is something to "
-        f"learn. It is trained for {run['config']['max_steps']} steps on questions of "
-        f"{job['objectives']} objectives, with the options of `examples/configs/world.yaml` but those of the row, and "
-        f"tested on {job['questions']} questions of {tested} objectives, if nothing else is said. Half of the "
-        "objectives take two searches. Runs of one seed are trained on the same questions."
+        "All runs start from the packaged model. It has 100K parameters, and learned from scripted traces of 1 to 10 "
+        "objectives whose memories forget or misread facts at known rates, so there is something left to learn. Unless "
+        f"a section says otherwise, a run trains for {run['config']['max_steps']} steps on questions of "
+        f"{job['objectives']} objectives with the options of `examples/configs/world.yaml`, and is tested on "
+        f"{job['questions']} questions of {tested} objectives. Half of the objectives take two searches. Runs with the "
+        "same seed train on the same questions."
     )
 
 
@@ -111,4 +119,4 @@ def _runs(cells: Cells) -> str:
         ]
         for name, runs in cells.items()
     ]
-    return section("Every run", table(["cell", "differs in", "seeds", "commits"], rows))
+    return section("Every run", table(["cell", "differs from the usual run in", "seeds", "commits"], rows))

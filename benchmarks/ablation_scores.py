@@ -15,7 +15,7 @@ from mempo_trl.evaluation.summary import CONFIDENCE, RESAMPLES, Estimate
 
 Run = dict[str, Any]  # what `ablation_run.play` returns
 LAST = 3  # tests that a final score is the mean of
-SAME = "no clear difference"
+SAME, HIGHER, LOWER = "no clear difference", "higher", "lower"
 RENAMED = {"em": "all_correct", "p_full": "p_baseline"}  # names in result files: as they were, as they are
 
 
@@ -77,7 +77,7 @@ class Difference(NamedTuple):
             return f"no verdict from {self.seeds} seed{'s' * (self.seeds > 1)}"
         if self.change["low"] <= 0 <= self.change["high"]:
             return SAME
-        return "higher" if self.change["mean"] > 0 else "lower"
+        return HIGHER if self.change["mean"] > 0 else LOWER
 
 
 def curve(run: Run, context: str, objectives: int, metric: str = "all_correct") -> list[tuple[int, float]]:

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 
 from ablation_labels import START, Label, Labels
-from ablation_scores import Cells, Difference, difference, estimate
+from ablation_scores import HIGHER, LOWER, SAME, Cells, Difference, difference, estimate
 from mempo_trl.evaluation.summary import Estimate
 from mempo_trl.types import CONTEXTS
 
@@ -57,27 +57,62 @@ def scores_table(cells: Cells, labels: Labels, contexts: Sequence[str] = CONTEXT
     return table(["", *(heading for heading, *_ in columns), "seeds"], rows)
 
 
-def differences_table(cells: Cells, rows: Sequence[Pair]) -> str:
-    columns = measured(cells, [name for _, *pair in rows for name in pair], CONTEXTS)
+def differences_table(cells: Cells, rows: Sequence[Pair], contexts: Sequence[str] = CONTEXTS) -> str:
+    """What changes in each row, seed by seed: clear differences are bold."""
+    columns = compared(cells, rows, contexts)
     lines = []
     for label, cell, other in rows:
         changes = [difference(cells, cell, other, context, k, key) for _, key, context, k in columns]
-        lines.append([label, *(shown(c.change, "+") for c in changes), str(changes[0].seeds)])
+        lines.append([label, *map(_marked, changes), str(changes[0].seeds)])
     return table(["", *(heading for heading, *_ in columns), "seeds"], lines)
 
 
-def change(cells: Cells, cell: str, other: str, context: str, k: int) -> tuple[str, Difference]:
+def compared(cells: Cells, rows: Sequence[Pair], contexts: Sequence[str]) -> list[tuple[str, str, str, int]]:
+    """The columns of a table of differences: exact match at the fewest objectives, F1 at more."""
+    columns = measured(cells, [name for _, *pair in rows for name in pair], contexts)
+    few = columns[0][3]
+    return [column for column in columns if column[1] != "all_correct" or column[3] == few]
+
+
+def _marked(found: Difference) -> str:
+    said = shown(found.change, "+")
+    return f"**{said}**" if found.verdict in (HIGHER, LOWER) else said
+
+
+def change(cells: Cells, cell: str, other: str, context: str, k: int) -> Difference:
     """What changes from `other` to `cell`: in exact match at the fewest objectives, in F1 at more."""
     few = cells.objectives([cell, other])[0]
-    name, key = ("EM", "all_correct") if k == few else ("F1", "f1")
-    return name, difference(cells, cell, other, context, k, key)
+    return difference(cells, cell, other, context, k, "all_correct" if k == few else "f1")
 
 
-def sentence(cells: Cells, cell: str, other: str, context: str, k: int) -> str:
-    """`EM +0.09 [+0.07, +0.11], higher`."""
-    name, found = change(cells, cell, other, context, k)
-    return f"{name} {shown(found.change, '+')}, {found.verdict}"
+def takeaway(subject: str, found: Iterable[tuple[str, Difference]]) -> str:
+    """One sentence for several differences, each with what it is a difference of, such as "with `both`"."""
+    places: dict[str, list[str]] = {}
+    for place, result in found:
+        places.setdefault(result.verdict, []).append(place)
+    order = [verdict for verdict in (HIGHER, LOWER, SAME) if verdict in places]
+    order += [verdict for verdict in places if verdict not in order]
+    words = {HIGHER: "higher", LOWER: "lower", SAME: "not clearly different"}
+    parts = [f"{words.get(v, v.replace('no verdict', 'without a verdict'))} {listed(places[v])}" for v in order]
+    return f"**{subject} is {listed(parts, ', and ')}.**"
 
 
-def compared(cells: Cells, pairs: Sequence[Pair], context: str, k: int) -> str:
-    return "; ".join(f"{label}: {sentence(cells, cell, other, context, k)}" for label, cell, other in pairs)
+def by_objectives(cells: Cells, pairs: Sequence[Pair], before: str = "") -> list[tuple[str, Difference]]:
+    """What a takeaway says on each pair in `memory` context: numbers of objectives with one verdict share a place."""
+    ks = cells.objectives([name for _, *pair in pairs for name in pair])
+    found = []
+    for label, *pair in pairs:
+        verdicts: dict[str, list[tuple[int, Difference]]] = {}
+        for k in ks:
+            result = change(cells, *pair, "memory", k)
+            verdicts.setdefault(result.verdict, []).append((k, result))
+        found += [
+            (f"{before}{label} ({listed([str(k) for k, _ in r])} objectives)", r[0][1]) for r in verdicts.values()
+        ]
+    return found
+
+
+def listed(words: Sequence[str], last: str = " and ") -> str:
+    """`a, b and c`."""
+    *first, end = words
+    return last.join([", ".join(first), end] if first else [end])

@@ -16,8 +16,8 @@ import ablations
 from ablation_labels import Label
 from ablation_rewards import SHORT, memory_rewards
 from ablation_run import Job
-from ablation_scores import Cells, difference, final
-from ablation_tables import scores_table, sentence, shown
+from ablation_scores import Cells, Difference, difference, final
+from ablation_tables import change, differences_table, scores_table, shown, takeaway
 from ablation_world import NoisyRetriever, examples, memory_habits
 from docs_pages import ROOT
 from mempo_trl import MemPOConfig
@@ -197,7 +197,24 @@ def test_a_difference_is_taken_by_seed_on_shared_seeds():
     assert (found.seeds, found.verdict) == (3, "higher")
     assert found.change == pytest.approx({"mean": 0.1, "low": 0.1, "high": 0.1})
     assert difference(cells, "a", "b", "memory", 4).verdict == "lower"
-    assert sentence(cells, "b", "a", "memory", 4) == "EM +0.10, higher"
+    assert takeaway("EM", [("at 4", change(cells, "b", "a", "memory", 4))]) == "**EM is higher at 4.**"
+    row = differences_table(cells, [("b - a", "b", "a")]).splitlines()[-1]
+    # EM at 4 in both contexts, F1 at 8 in both, fidelity at 4. Half of 0.1 elsewhere; the differences have no spread.
+    assert row == "| b - a | **+0.05** | **+0.10** | **+0.05** | **+0.05** | **+0.10** | 3 |"
+
+
+def test_a_takeaway_is_a_sentence_on_each_verdict():
+    def found(mean, reach, seeds=3):
+        return Difference({"mean": mean, "low": mean - reach, "high": mean + reach}, seeds)
+
+    results = [
+        ("in a", found(0.2, 0.1)),
+        ("in b", found(-0.2, 0.1)),
+        ("in c", found(0.1, 0.2)),
+        ("in d", found(0.3, 0.1)),
+    ]
+    assert takeaway("F1", results) == "**F1 is higher in a and in d, lower in b, and not clearly different in c.**"
+    assert takeaway("F1", [("in a", found(0.1, 0, 2))]) == "**F1 is without a verdict from 2 seeds in a.**"
 
 
 def test_the_interval_of_a_difference_is_students():
@@ -306,8 +323,10 @@ def test_a_whole_grid_answers_every_question(tmp_path):
     assert named <= titles
     assert "| MemPO | before | `full` | 0.00 | 0.10 | 0.20 | 812 | 300 |" in page
     assert "`0123456-dirty`" in page
-    assert "on 4 objectives: trained in `full`: EM +0.01, higher; trained in `memory`: EM +0.01, higher." in page
-    assert "No clear difference from the reference, on 4 objectives in either context: `memory_weight` 0.3" in page
+    assert "| trained in `full` | **+0.01** | **+0.01** |" in page
+    first = "higher if trained in `full` (4 and 8 objectives) and if trained in `memory` (4 and 8 objectives)"
+    assert f"**Compared with GRPO, MemPO's score in `memory` context is {first}.**" in page
+    assert "**Compared with the reference, exact match is " in page
 
 
 def test_the_readme_quotes_the_results():
