@@ -76,9 +76,7 @@ def load_hotpotqa(path: str | Path) -> QuestionSet:
     """
     found = load_question_set(path)
     if not found.corpus:
-        raise ValueError(
-            f"{path}: these are not HotpotQA's questions: no paragraphs came with them. Use load_questions"
-        )
+        raise ValueError(f"{path}: not HotpotQA's questions, since no paragraphs come with them. Use load_questions")
     return found
 
 

@@ -15,6 +15,9 @@ from .rows import Row
 Paragraph = tuple[str, str]  # title, text
 
 
+_GOLD = frozenset({"answers", "golden_answers", "reward_model", "answer"})
+
+
 class Unanswerable(Exception):
     """A record without a usable answer. Its row is left out and counted; the message is the reason."""
 
@@ -41,20 +44,31 @@ def parse_record(record: Row, number: int) -> Parsed:
         `ValueError`: naming the column that is missing or of another type, and what to write.
         `Unanswerable`: the record is in order, but has no answer.
     """
-    record = {key: value for key, value in record.items() if value is not None}
-    if "question" not in record and "Question" in record:  # TriviaQA's own files
-        record = {key[:1].lower() + key[1:]: value for key, value in record.items()}
+    names = {_lower_first(name) for name in record}
+    record = _without_nulls(record)
     question = _text(record, "question")
     if is_blank(question):
         raise ValueError("column 'question': the question is empty. Leave the row out, or write one")
     id = _id(record, number)
+    if not _GOLD & record.keys() and names & {"answer", "golden_answers"}:
+        raise Unanswerable("no answer")
     columns, paragraphs = _format(record).read(record)
     return Parsed({"prompt": build_prompt(question), "question": question, "question_id": id, **columns}, paragraphs)
 
 
 def format_name(record: Row) -> str:
     """The name of the format that a record is in, as docs/data.md lists it."""
-    return _format({key[:1].lower() + key[1:]: value for key, value in record.items() if value is not None}).name
+    return _format(_without_nulls(record)).name
+
+
+def _lower_first(name: str) -> str:
+    return name[:1].lower() + name[1:]
+
+
+def _without_nulls(record: Row) -> Row:
+    """The columns that have a value, under names that open in lower case, as those of TriviaQA's own files do not."""
+    named = {_lower_first(key): value for key, value in record.items()} if "Question" in record else record
+    return {key: value for key, value in named.items() if value is not None}
 
 
 def _format(record: Row) -> Format:
@@ -114,7 +128,7 @@ def _musique(record: Row) -> tuple[Row, list[Paragraph]]:
     paragraphs = [_dict(paragraph, "paragraphs") for paragraph in _list(record, "paragraphs")]
     texts = [(_text(paragraph, "title"), _text(paragraph, "paragraph_text")) for paragraph in paragraphs]
     if record.get("answerable") is False:
-        raise Unanswerable("not answerable from its paragraphs")
+        raise Unanswerable("a question that its paragraphs do not answer")
     findings: list[str] = []
     searches = []
     for step in _list(record, "question_decomposition"):
