@@ -4,7 +4,7 @@ from typing import Any
 from urllib.parse import urlparse
 
 from accelerate import Accelerator
-from accelerate.utils import broadcast_object_list
+from accelerate.utils import broadcast_object_list, gather_object
 
 from ..training.config import MemPOConfig
 from .resume import last_checkpoint
@@ -25,6 +25,22 @@ def start_command(args: MemPOConfig, model: str, max_model_len: int | None = Non
         f"VLLM_SERVER_DEV_MODE=1 vllm serve {model} --port {port}{f' --max-model-len {length}' if length else ''} "
         """--weight-transfer-config '{"backend": "nccl"}' --logprobs-mode processed_logprobs --max-logprobs -1"""
     )
+
+
+def samples_for_each(prompt_ids: list[list[int]], group_size: int) -> int:
+    """
+    How many completions to ask the server for with each prompt that is sent: `group_size`, or 1.
+
+    TRL sends one prompt of each group, `group_size` times. That holds only if the group's prompts are equal, and they
+    are not where an environment's `reset` gives each trajectory another text. Then every prompt is sent on its own.
+
+    Args:
+        prompt_ids: of this process. All processes have equally many, and take part.
+        group_size: trajectories of a question; their prompts follow each other, and may reach over processes.
+    """
+    rows = gather_object(prompt_ids)
+    alike = all(row == rows[index - index % group_size] for index, row in enumerate(rows))
+    return group_size if alike else 1
 
 
 def server_length(client: Any, accelerator: Accelerator, args: MemPOConfig, model: str) -> int:

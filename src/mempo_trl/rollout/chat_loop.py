@@ -4,14 +4,13 @@ import json
 import re
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from functools import partial
 from typing import Any
 
 from ..text import valid_unicode
 from ..types import ChatReply, Episode, Message, Turn, TurnLimits
 from .context import first_visible, visible_messages
 from .loop import LAST_TURN_NOTE, is_done, stop_reason
-from .tools import call_tool, run_concurrently, tool_schemas
+from .tools import run_calls, tool_schemas
 
 TOOL_CALL = re.compile(r"<tool_call>(.*?)</tool_call>", re.DOTALL)
 
@@ -71,11 +70,7 @@ class ChatLoop:
 
     def _run_tools(self, episode: Episode) -> None:
         turn = episode.turns[-1]
-        results = run_concurrently(
-            [partial(call_tool, episode.tools, call) for call in turn.tool_calls],
-            self.limits.tool_timeout,
-            self.limits.tool_concurrency,
-        )
+        results = run_calls([(episode, call) for call in turn.tool_calls], self.limits)
         episode.tool_calls += len(results)
         episode.tool_failures += sum(result.failed for result in results)
         turn.results = [

@@ -8,10 +8,10 @@ from typing import Any
 from transformers import PreTrainedTokenizerBase
 from trl.chat_template_utils import parse_response
 
-from ..text import escape, valid_unicode
 from ..types import Episode, Message, StopReason, Turn, TurnLimits
 from .context import first_visible, visible_ids
-from .tools import ToolResult, call_tool, run_concurrently
+from .plain import PlainText
+from .tools import ToolResult, run_calls
 
 # For each row of prompt ids: the ids of one turn, and their log-probs where the engine gives them.
 Generate = Callable[[list[list[int]]], tuple[list[list[int]], list[list[float]] | None]]
@@ -110,8 +110,7 @@ class TurnLoop:
         self.tokenizer = tokenizer
         self.generate = generate
         self.eos_token_ids = frozenset(eos_token_ids)
-        special = {id for id, token in tokenizer.added_tokens_decoder.items() if token.special}
-        self._special_ids = special - {tokenizer.unk_token_id}
+        self._plain = PlainText(tokenizer)
         self.context = context
         self.context_turns = context_turns
         self.limits = limits or TurnLimits()
@@ -177,11 +176,7 @@ class TurnLoop:
     def _run_tools(self, active: list[Episode]) -> None:
         """Runs the calls of each episode's last turn, all together, and appends their results."""
         calls = [(episode, call) for episode in active for call in episode.turns[-1].tool_calls]
-        results = run_concurrently(
-            [partial(call_tool, episode.tools, call, self.event_loop) for episode, call in calls],
-            self.limits.tool_timeout,
-            self.limits.tool_concurrency,
-        )
+        results = run_calls(calls, self.limits, self.event_loop)
         messages: dict[int, list[Message]] = {id(episode): [] for episode in active}
         for (episode, call), result in zip(calls, results, strict=True):
             episode.tool_calls += 1
@@ -195,22 +190,12 @@ class TurnLoop:
     def _tool_message(self, call: Mapping[str, Any], result: ToolResult) -> Message:
         limit = self.limits.max_tool_length
         # No vocabulary packs more than a few dozen characters in a token: what is beyond need not be encoded.
-        text, ids = self._plain(result.text[: 64 * limit])
+        text, ids = self._plain.encoded(result.text[: 64 * limit])
         if len(ids) > limit:
             text = self.tokenizer.decode(ids[:limit])
         if len(ids) > limit or len(result.text) > 64 * limit:
             text += CUT_MARKER
-        name, _ = self._plain(call.get("function", call)["name"])
-        return {"role": "tool", "name": name, "content": text}
-
-    def _plain(self, text: str) -> tuple[str, list[int]]:
-        """`text` as the chat template can take it: valid Unicode, nothing encoded as a special token; and its ids."""
-        text = valid_unicode(text)
-        ids = self.tokenizer.encode(text, add_special_tokens=False)
-        if not self._special_ids.isdisjoint(ids):
-            text = escape(text)
-            ids = self.tokenizer.encode(text, add_special_tokens=False)
-        return text, ids
+        return {"role": "tool", "name": self._plain(call.get("function", call)["name"]), "content": text}
 
     def _append_results(self, episode: Episode, messages: list[Message]) -> None:
         """Appends tool results if the episode and the engine have room for them and for one more token."""

@@ -9,10 +9,13 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from types import MethodType
 from typing import Any, NamedTuple
 
 from transformers.utils import get_json_schema
+
+from ..types import Episode, Message, TurnLimits
 
 
 class ToolResult(NamedTuple):
@@ -112,7 +115,28 @@ def run_concurrently(
     return [result for result in results if result is not None]
 
 
-def leave_behind(episode: Any) -> None:
+def run_calls(
+    calls: Sequence[tuple[Episode, Message]],
+    limits: TurnLimits,
+    event_loop: asyncio.AbstractEventLoop | None = None,
+) -> list[ToolResult]:
+    """Runs tool calls of episodes together, and returns their results in order.
+
+    An episode one of whose calls timed out goes on with another environment, see `leave_behind`.
+    """
+
+    def run(episode: Episode, call: Message) -> ToolResult:
+        return call_tool(episode.tools, call, event_loop)  # the tools as they are when the call starts
+
+    return run_concurrently(
+        [partial(run, episode, call) for episode, call in calls],
+        limits.tool_timeout,
+        limits.tool_concurrency,
+        on_timeout=lambda index: leave_behind(calls[index][0]),
+    )
+
+
+def leave_behind(episode: Episode) -> None:
     """Gives an episode an environment that a call which timed out, and still runs, cannot write to.
 
     The call keeps the environment that it was made on, and the episode goes on with a copy: what the call sets on

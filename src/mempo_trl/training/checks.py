@@ -1,7 +1,7 @@
 """What cannot work is refused at the start, saying what was set, why it cannot hold and what to set."""
 
 import inspect
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -26,6 +26,7 @@ TRL_VERSIONS = "trl>=1.16,<1.17"
 # The hooks of GRPOTrainer that are overridden or called, with the parameters that are relied on.
 TRL_HOOKS = {
     "_generate_single_turn": ["prompt_ids", "images", "multimodal_fields", "num_generations"],
+    "_generate": ["prompts"],
     "_tool_call_loop": [
         "prompts", "prompt_ids", "completion_ids", "completions", "logprobs", "images", "multimodal_fields",
     ],
@@ -143,7 +144,8 @@ def check_dataset(dataset: Any, answers_column: str | None, name: str) -> None:
         if column is not None and column not in dataset.column_names:
             raise ValueError(
                 f"{name} has no column {column!r}, only {', '.join(dataset.column_names)}. Each row needs 'prompt', a "
-                "list of messages, and the gold answers, a list of strings, in the column that answers_column names"
+                "list of messages, and the gold answers, a list of strings, in the column that answers_column names. "
+                "Without gold answers, set memory_weight=0"
             )
     if len(dataset) == 0:
         raise ValueError(f"{name} is empty")
@@ -197,6 +199,25 @@ def warn_if_truncated(episodes: Sequence[Episode], share: float = 0.9) -> None:
             "Nearly all episodes of a batch were truncated. Raise max_completion_length (the episode), "
             "max_turn_length (a turn) or the engine's context, or lower max_tool_length (a tool result)"
         )
+
+
+def warn_without_memories(closed_fraction: float) -> None:
+    """Warns once if no turn of a batch that could have one has a closed memory: nothing but the outcome is trained."""
+    if closed_fraction == 0:
+        logger.warning_once(
+            "No episode of a batch wrote a memory after its first turn, so there is no memory to reward, and the step "
+            "is one of plain GRPO. Train a cold start (mempo sft), or ask for <mem> blocks in the prompt, as "
+            "mempo_trl.tasks.search.memory_instructions does. The metric memory/closed_fraction shows their share"
+        )
+
+
+def wanted_answers_column(args: MemPOConfig, scores_answers: bool, datasets: Iterable[Any]) -> str | None:
+    """The column of the gold answers that memories are scored with; None if none is needed.
+
+    With `memory_weight=0` memories are scored for the metrics alone, where all datasets have the column.
+    """
+    there = all(args.answers_column in (getattr(dataset, "column_names", None) or ()) for dataset in datasets)
+    return args.answers_column if scores_answers and (args.memory_weight != 0 or there) else None
 
 
 def is_policy(model: torch.nn.Module) -> bool:

@@ -17,13 +17,11 @@ def episode_metrics(
     memory_rewards: Mapping[str, Sequence[float | None]] | None = None,
 ) -> dict[str, list[float]]:
     """Values to be averaged over episodes, turns or memories, by metric name."""
-    later_turns = sum(max(len(episode.turns) - 1, 0) for episode in episodes)
     closed = [span for spans in memories.spans for span in spans if span.turn > 0]
     kept, answer = memories.kept.sum(dim=1), memories.answer_mask.sum(dim=1)
     rewards = memory_rewards if memory_rewards and len(memory_rewards) > 1 else {}
     return {
         **{f"memory/rewards/{name}": [v for v in values if v is not None] for name, values in rewards.items()},
-        "memory/closed_fraction": [1.0] * len(closed) + [0.0] * (later_turns - len(closed)),
         "memory/length_mean": [float(span.end - span.start) for span in closed],
         "memory/kept_fraction": (kept / answer.clamp(min=1)).tolist() if memories.kept.size(1) else [],
         "rollout/turns": [float(len(episode.turns)) for episode in episodes],
@@ -66,3 +64,29 @@ def forward_cost(tokens: int, accelerator: Accelerator) -> dict[str, float]:
     total = accelerator.reduce(torch.tensor(float(tokens), device=accelerator.device), reduction="sum")
     memory = {"step/peak_memory_gib": torch.cuda.max_memory_allocated() / 2**30} if torch.cuda.is_available() else {}
     return {"step/tokens_forwarded": total.item(), **memory}
+
+
+def closed_fraction(episodes: Sequence[Episode], memories: ScoredMemories, accelerator: Accelerator) -> float:
+    """Share of turns after the first that have a closed memory, over all ranks; 0 if no episode has such a turn."""
+    later = sum(max(len(episode.turns) - 1, 0) for episode in episodes)
+    closed = sum(span.turn > 0 for spans in memories.spans for span in spans)
+    counts = torch.tensor([closed, later], device=memories.rewards.device)
+    closed, later = accelerator.reduce(counts, reduction="sum").tolist()
+    return closed / max(later, 1)
+
+
+def length_metrics(lengths: Tensor, truncated: Tensor) -> dict[str, float]:
+    """TRL's metrics that tell truncated trajectories from others.
+
+    Args:
+        lengths: tokens that the policy wrote. Shape: (N,).
+        truncated: whether the stop reason is "truncated". Shape: (N,).
+    """
+    ended = lengths[~truncated].float()
+    ended = ended if len(ended) else torch.zeros(1)
+    return {
+        "completions/clipped_ratio": truncated.float().mean().item(),
+        "completions/mean_terminated_length": ended.mean().item(),
+        "completions/min_terminated_length": ended.min().item(),
+        "completions/max_terminated_length": ended.max().item(),
+    }

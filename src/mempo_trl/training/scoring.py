@@ -14,9 +14,10 @@ from ..memory.spans import memory_spans
 from ..rollout.context import first_visible
 from ..types import Episode
 from .batch import GenerationBatch
+from .checks import warn_without_memories
 from .config import MemPOConfig
 from .memory_functions import MemoryRewards
-from .metrics import memory_metrics
+from .metrics import closed_fraction, memory_metrics
 
 
 def score_batch(
@@ -77,13 +78,16 @@ def reward_memories(batch: GenerationBatch, memories: ScoredMemories, memory_rew
 
 
 def group_advantages(
-    memories: ScoredMemories, args: MemPOConfig, group_size: int, accelerator: Accelerator
+    batch: GenerationBatch, memories: ScoredMemories, args: MemPOConfig, group_size: int, accelerator: Accelerator
 ) -> tuple[Tensor, dict[str, float]]:
     """A^mem of this rank's memories, whose pools can reach over ranks, and metrics of all ranks'. Shape: (B, T)."""
     table = torch.stack([memories.rewards, memories.p_mem, memories.p_baseline], dim=-1)  # (B, T, 3)
     table = accelerator.pad_across_processes(table, dim=1, pad_index=torch.nan)
     rewards, p_mem, p_baseline = accelerator.gather(table).unbind(dim=-1)  # (N, T)
     metrics = memory_metrics(rewards, p_mem, p_baseline, group_size, args.memory_std_floor, args.memory_pool)
+    metrics["memory/closed_fraction"] = closed_fraction(batch.episodes, memories, accelerator)
+    if args.memory_weight != 0:
+        warn_without_memories(metrics["memory/closed_fraction"])
     advantages = memory_advantages(rewards, group_size, args.memory_std_floor, args.memory_pool)
     first = accelerator.process_index * len(memories.spans)
     return advantages[first : first + len(memories.spans)], metrics

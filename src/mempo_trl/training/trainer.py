@@ -18,7 +18,6 @@ from transformers import (
     ProcessorMixin,
     TrainerCallback,
 )
-from trl import GRPOTrainer
 from trl.trainer.grpo_trainer import EnvironmentFactory, RewardFunc, RolloutFunc
 from trl.trainer.utils import get_config_model_id
 
@@ -34,6 +33,7 @@ from ..memory.scoring.shared import CompletionLogps
 from ..rollout.loop import TurnLoop
 from ..rows import check_row
 from ..types import Episode, Message, TurnLimits
+from .arguments import refuse_kinds
 from .batch import GenerationBatch, plain_messages
 from .by_turn import visible_starts
 from .checks import (
@@ -45,9 +45,11 @@ from .checks import (
     is_policy,
     refuse_combinations,
     refuse_quantized,
+    wanted_answers_column,
     warn_if_truncated,
 )
 from .config import MemPOConfig
+from .episodes import EpisodeTrainer
 from .logps import LogProbs, TurnLogps
 from .memory_functions import MemoryRewardFunc, MemoryRewards
 from .metrics import episode_metrics, forward_cost, masked_fraction
@@ -55,7 +57,7 @@ from .packed import fused_log_probs
 from .scoring import group_advantages, reward_memories, score_batch
 
 
-class MemPOTrainer(ResumableTrainer, HubTrainer, GRPOTrainer):
+class MemPOTrainer(ResumableTrainer, HubTrainer, EpisodeTrainer):
     """
     Trainer for Self-Memory Policy Optimization (MemPO, https://huggingface.co/papers/2603.00680).
 
@@ -74,8 +76,9 @@ class MemPOTrainer(ResumableTrainer, HubTrainer, GRPOTrainer):
       when it was sampled.
 
     The loss, its clipping, KL, masks and normalisers, vLLM, PEFT, logging, checkpoints and the Hub are inherited;
-    `ResumableTrainer` adds to a checkpoint what a resumed run needs to continue as if it had never stopped,
-    `HubTrainer` adds the run to its model card and keeps failed uploads from ending it.
+    `EpisodeTrainer` adapts TRL where it speaks of completions and an episode is meant, `ResumableTrainer` adds to a
+    checkpoint what a resumed run needs to continue as if it had never stopped, `HubTrainer` adds the run to its model
+    card and keeps failed uploads from ending it.
 
     The arguments are those of [`~trl.GRPOTrainer`], with `args` a [`MemPOConfig`], `tools` or `environment_factory`
     required, a dataset with the columns `prompt` (messages) and, for the default memory reward, `answers` (a list of
@@ -131,15 +134,15 @@ class MemPOTrainer(ResumableTrainer, HubTrainer, GRPOTrainer):
         check_trl()
         name = model if isinstance(model, str) else get_config_model_id(model.config)
         args = args or MemPOConfig(f"{name.split('/')[-1]}-MemPO")
+        refuse_kinds(args, tools, environment_factory)
         self._memory_rewards = MemoryRewards(memory_reward_funcs, args.memory_reward_weights)
         refuse_combinations(args, model, processing_class, tools, environment_factory, rollout_func, peft_config)
         refuse_quantized(args, model, quantization_config, peft_config)
-        answers_column = args.answers_column if self._memory_rewards.needs_answers else None
-        check_dataset(train_dataset, answers_column, "train_dataset")
-        if eval_dataset is not None:
-            splits = eval_dataset if isinstance(eval_dataset, dict) else {"eval_dataset": eval_dataset}
-            for split_name, split in splits.items():
-                check_dataset(split, answers_column, split_name)
+        splits = eval_dataset if isinstance(eval_dataset, dict) else {"eval_dataset": eval_dataset}
+        datasets = {"train_dataset": train_dataset, **({} if eval_dataset is None else splits)}
+        self._answers_column = wanted_answers_column(args, self._memory_rewards.needs_answers, datasets.values())
+        for split_name, split in datasets.items():
+            check_dataset(split, self._answers_column, split_name)
         # By keyword: a class that replaces TRL's may have another order.
         arguments = {
             "model": model, "reward_funcs": reward_funcs, "args": args, "train_dataset": train_dataset,
@@ -302,8 +305,8 @@ class MemPOTrainer(ResumableTrainer, HubTrainer, GRPOTrainer):
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
         batch = self._batch = GenerationBatch(inputs)
-        if self._memory_rewards.needs_answers:
-            column = self.args.answers_column
+        column = self._answers_column
+        if column is not None:
             golds = [check_row(row, f"the row of question {row.get('question_id')!r}", column) for row in inputs]
             batch.answers = [encode_answer(self._tokenizer, gold, self.args.answer_template) for gold in golds]
         mode = "train" if self.model.training else "eval"
@@ -319,7 +322,9 @@ class MemPOTrainer(ResumableTrainer, HubTrainer, GRPOTrainer):
         batch.outcome_advantages = output["advantages"]  # (B,)
         assert batch.memories is not None
         group_size = self.num_generations if mode == "train" else self.num_generations_eval
-        batch.memory_advantages, metrics = group_advantages(batch.memories, self.args, group_size, self.accelerator)
+        batch.memory_advantages, metrics = group_advantages(
+            batch, batch.memories, self.args, group_size, self.accelerator
+        )
         for name, value in metrics.items():
             self._metrics[mode][name].append(value)
         output["advantages"] = batch.advantages = token_advantages(
