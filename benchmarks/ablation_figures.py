@@ -10,6 +10,7 @@ from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from ablation_credit import credit_figure, settings
 from ablation_labels import ARMS, BASELINES, HORIZON, NOISE, OPTIONS, SPARSE, START, THRESHOLDS, Labels, present
 from ablation_real import TITLES, real_figure
 from ablation_scores import Cells, curve
@@ -39,6 +40,8 @@ def draw(cells: Cells, records: dict[str, dict[str, Any]], folder: Path) -> None
         _save(_sparse(cells), folder / "sparse.svg")
     if present(cells, HORIZON, *HORIZON):
         _save(_horizon(cells), folder / "horizon.svg")
+    if found := settings(cells):
+        _save(credit_figure(found), folder / "credit.svg")
     if records:
         colours = {arm: ARM_STYLES[f"{arm}-memory"][0] for arm in records}
         _save(real_figure(*_figure(len(TITLES), sharey=False), records, colours), folder / "real.svg")

@@ -16,6 +16,7 @@ from ablation_answers import (
     sparse,
     variants,
 )
+from ablation_credit import credit_section
 from ablation_labels import ARMS, BASELINES, THRESHOLDS, present
 from ablation_memories import example_section, habits_section
 from ablation_real import read, real_section
@@ -37,6 +38,7 @@ def text(results: Path, assets: Path) -> str:
     sections = [
         INTRODUCTION,
         _about(cells),
+        credit_section(cells, assets),
         headline(cells, assets),
         contexts(cells, assets),
         variants(cells, "Which threshold?", THRESHOLDS, "mempo-full", f"{assets}/threshold.svg", IN_FULL),

@@ -10,6 +10,7 @@ from statistics import fmean
 import pytest
 import yaml
 
+import ablation_credit
 import ablation_report
 import ablation_run
 import ablations
@@ -293,7 +294,12 @@ def whole_grid(folder):
             for k in job.tests
             for c in job.contexts
         ]
-        curves = {"memory_length": [9.0, None, 10.0], "pools_under_floor": [0.0, 0.0, 0.0]}
+        curves = {
+            "reward": [0.0, 0.1],
+            "tied": [0.5, 1.0],
+            "memory_length": [9.0, None, 10.0],
+            "pools_under_floor": [0.0, 0.0, 0.0],
+        }
         config = {"max_steps": 50, "context": job.options.get("context", "memory")}
         run = {"job": asdict(job), "config": config, "commit": "0123456789-dirty", "curves": curves, "tests": tests}
         job.path(folder).write_text(json.dumps(run | {"example": {}}))
@@ -316,7 +322,7 @@ def test_a_whole_grid_answers_every_question(tmp_path):
     page = (tmp_path / "results.md").read_text()
     figures = re.findall(r"!\[.*?\]\(assets/(.*?)\)", page)
     assert sorted(figures) == sorted(path.name for path in (tmp_path / "assets").iterdir())
-    assert len(figures) == 10
+    assert len(figures) == 11
     titles = set(re.findall(r"^## (.*)", page, re.MULTILINE))
     named = {t for o in fields(MemPOConfig) for t in re.findall(r"'([^']*\?)' ", o.metadata.get("help", ""))}
     assert named
@@ -327,6 +333,42 @@ def test_a_whole_grid_answers_every_question(tmp_path):
     first = "higher if trained in `full` (4 and 8 objectives) and if trained in `memory` (4 and 8 objectives)"
     assert f"**Compared with GRPO, MemPO's score in `memory` context is {first}.**" in page
     assert "**Compared with the reference, exact match is " in page
+
+
+def credit_run(arm, seed, f1, rewards=(0.0, 0.0, 0.5)):
+    tests = [{"step": s, "objectives": 8, "context": "memory", "f1": f1, "all_correct": 0.0, "memory_fidelity": f1}
+             for s in (90, 95, 100)]  # fmt: skip
+    job = {"cell": f"credit-k8-g8-{arm}", "seed": seed}
+    return {"job": job, "tests": tests, "curves": {"reward": list(rewards), "tied": [1.0, 0.5]}, "commit": "a"}
+
+
+def test_a_setting_of_the_credit_plan():
+    """Differences 0.1, 0.2 and 0.3: mean 0.2, std 0.1, t = 0.2 / (0.1 / sqrt 3) = 3.464 with 2 degrees of freedom."""
+    runs = [credit_run("grpo", seed, 0.4) for seed in (100, 101, 102, 103)]
+    runs += [credit_run("mempo", 100 + i, 0.4 + gain, (0.0, 0.0)) for i, gain in enumerate((0.1, 0.2, 0.3))]
+    cells = Cells([*runs, credit_run("start", 100, 0.4)])
+    (setting,) = ablation_credit.settings(cells)
+    assert (setting.seeds, setting.tied, setting.objectives) == ([100, 101, 102], 0.75, 8)
+    assert setting.f1.change["mean"] == pytest.approx(0.2)
+    assert setting.p == pytest.approx(0.0742, abs=1e-4)
+    page = ablation_credit.credit_section(cells, Path("assets"))
+    assert "3 of 48 pairs of runs have been played" in page
+    assert "| `k8-g8` | 0.75 | 0.40 |" in page
+    assert "| 3 | over 100 (3 without) | 3 |" in page  # GRPO's median first reward, MemPO's, seeds
+
+
+def test_holm_and_the_verdicts_of_the_plan():
+    assert ablation_credit.holm([0.04, 0.01, 0.03]) == pytest.approx([0.06, 0.03, 0.06])
+    setting = ablation_credit.settings(Cells([credit_run("grpo", 1, 0.4), credit_run("mempo", 1, 0.5)]))[0]
+
+    def judged(mean, high, p):
+        f1 = setting.f1._replace(change={"mean": mean, "low": -1.0, "high": high})
+        return ablation_credit.verdict(setting._replace(f1=f1), p)
+
+    assert judged(0.1, 0.2, 0.04) == "yes"
+    assert judged(-0.1, 0.0, 0.04) == "harm"
+    assert judged(0.0, 0.02, 0.9) == "no gain worth having"
+    assert judged(0.0, 0.05, 0.9) == "undecided"
 
 
 def test_the_readme_quotes_the_results():
