@@ -382,6 +382,10 @@ def test_combinations_that_cannot_work(tmp_path, model, tokenizer, questions, tr
             lambda d: d.map(lambda row, i: {"answers": ["a"] if i < 3 else [""]}, with_indices=True),
             "row 3 of train_dat",
         ),
+        (
+            lambda d: d.map(lambda row, i: {"answers": ["a"] if i < 2 else ["b<|im_end|>"]}, with_indices=True),
+            r"row 2 of train_dataset: the answer 'b<\|im_end\|>' holds '<\|im_end\|>'.*Leave the row out",
+        ),
         (lambda d: d.map(lambda row: {"prompt": "text"}), "tools need a chat"),
         (lambda d: d.select([]), "is empty"),
         (lambda d: None, "train_dataset is missing"),

@@ -1,7 +1,7 @@
 """What cannot work is refused at the start, saying what was set, why it cannot hold and what to set."""
 
 import inspect
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -16,7 +16,9 @@ from trl import GRPOTrainer
 
 from ..integrations.vllm_server import unreachable
 from ..memory import find_memory_spans
+from ..rollout.plain import PlainText
 from ..rows import check_row
+from ..text import escape
 from ..types import Episode
 from .config import MemPOConfig
 
@@ -189,6 +191,28 @@ def check_tags(tokenizer: PreTrainedTokenizerBase) -> None:
             "memory would be found. Make the tags tokens: tokenizer.add_tokens(['<mem>', '</mem>']), and resize the "
             "model's embeddings"
         )
+
+
+def check_answer_tokens(answers: Sequence[str], tokenizer: PreTrainedTokenizerBase, where: str) -> None:
+    """Raises ValueError for a gold answer in which the tokenizer reads special tokens: no policy can give it."""
+    # Few answers hold a character that a special token could begin with: the others need not be encoded.
+    suspicious = [answer for answer in answers if escape(answer) != answer]
+    plain = PlainText(tokenizer) if suspicious else None
+    for answer in suspicious:
+        found = plain.special_in(answer) if plain else []
+        if found:
+            raise ValueError(
+                f"{where}: the answer {answer!r} holds {found[0]!r}, a special token of the tokenizer, so the policy "
+                "could never give it. Leave the row out, or write the answer without it"
+            )
+
+
+def check_datasets_answers(datasets: Mapping[str, Any], column: str | None, tokenizer: PreTrainedTokenizerBase) -> None:
+    """`check_answer_tokens` for all rows; a stream is checked as it comes."""
+    for name, dataset in datasets.items():
+        if column is not None and isinstance(dataset, Dataset):
+            for number, answers in enumerate(dataset[column]):
+                check_answer_tokens(answers, tokenizer, f"row {number} of {name}")
 
 
 def warn_if_truncated(episodes: Sequence[Episode], share: float = 0.9) -> None:

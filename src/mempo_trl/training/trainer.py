@@ -37,7 +37,9 @@ from .arguments import refuse_kinds
 from .batch import GenerationBatch, plain_messages
 from .by_turn import visible_starts
 from .checks import (
+    check_answer_tokens,
     check_dataset,
+    check_datasets_answers,
     check_tags,
     check_trl,
     context_limit,
@@ -157,6 +159,7 @@ class MemPOTrainer(ResumableTrainer, HubTrainer, EpisodeTrainer):
             raise ValueError("MemPO works on text alone: pass a tokenizer as processing_class, and a text model")
         keep_differentiable(self.model)
         check_tags(self._tokenizer)
+        check_datasets_answers(datasets, self._answers_column, self._tokenizer)
         self._batch = GenerationBatch([], ready=True)
         self._engine_limit = self._limit_turns(args.max_turn_length)
         self._visible: Tensor | None = None  # of the forward that is being made, see `_seen_as`
@@ -308,6 +311,7 @@ class MemPOTrainer(ResumableTrainer, HubTrainer, EpisodeTrainer):
         column = self._answers_column
         if column is not None:
             golds = [check_row(row, f"the row of question {row.get('question_id')!r}", column) for row in inputs]
+            check_answer_tokens([answer for gold in golds for answer in gold], self._tokenizer, "a row of the dataset")
             batch.answers = [encode_answer(self._tokenizer, gold, self.args.answer_template) for gold in golds]
         mode = "train" if self.model.training else "eval"
         output = super()._generate_and_score_completions(inputs)
