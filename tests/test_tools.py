@@ -191,3 +191,16 @@ def test_what_is_no_exception_is_a_failure_at_once():
 
 def test_a_name_that_is_no_text_is_no_tool():
     assert "there is no tool ['echo']" in call_tool(TOOLS, call(["echo"], {})).text
+
+
+def test_quick_calls_share_a_thread_and_slow_ones_do_not():
+    quick = run_concurrently([lambda: ToolResult(threading.current_thread().name)] * 64)
+    assert len({result.text for result in quick}) < 16
+
+    def slow():
+        time.sleep(0.05)
+        return ToolResult(threading.current_thread().name)
+
+    start = time.perf_counter()
+    assert len({result.text for result in run_concurrently([slow] * 64)}) > 16
+    assert time.perf_counter() - start < 1.6  # one after the other: 3.2

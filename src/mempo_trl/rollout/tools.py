@@ -9,6 +9,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from types import MethodType
 from typing import Any, NamedTuple
@@ -79,6 +80,9 @@ def run_concurrently(
 ) -> list[ToolResult]:
     """Runs calls in threads and returns their results in order.
 
+    One thread starts, and makes one call after the other. As long as calls wait, the threads double every `PATIENCE`
+    seconds: calls of microseconds share a thread, whose start costs more than they do, and slow ones soon have theirs.
+
     Args:
         calls: functions without arguments. One that raises, `SystemExit` and its like included, has failed.
         timeout: seconds that each may take, from its own start. A call that takes longer is left behind: its thread
@@ -86,33 +90,90 @@ def run_concurrently(
         concurrency: how many run at once.
         on_timeout: called with the number of a call as soon as it is left behind.
     """
-    results: list[ToolResult | None] = [None] * len(calls)
-    waiting = deque(enumerate(calls))
-    deadlines: dict[int, float] = {}
-    ended: queue.SimpleQueue[tuple[int, ToolResult]] = queue.SimpleQueue()
+    return _Calls(calls, timeout, concurrency, on_timeout).run()
 
-    def work(index: int, call: Callable[[], ToolResult]) -> None:
-        result = ToolResult("Error: the tool ended without a result.", failed=True)
-        try:
-            result = call()
-        finally:
-            ended.put((index, result))
 
-    while waiting or deadlines:
-        while waiting and len(deadlines) < concurrency:
-            index, call = waiting.popleft()
-            deadlines[index] = float("inf") if timeout is None else time.monotonic() + timeout
-            threading.Thread(target=work, args=(index, call), daemon=True).start()
-        left = min(deadlines.values()) - time.monotonic()
-        try:
-            index, result = ended.get(timeout=None if timeout is None else max(left, 0.0))
-        except queue.Empty:
-            index = min(deadlines, key=deadlines.__getitem__)
-            result = ToolResult(f"Error: the tool did not answer within {timeout:g} s.", failed=True)
-            on_timeout(index)
-        if deadlines.pop(index, None) is not None:
-            results[index] = result
-    return [result for result in results if result is not None]
+PATIENCE = 0.001
+
+
+class _Calls:
+    """The calls of one `run_concurrently`: those that wait, those that run with their deadlines, and results."""
+
+    def __init__(
+        self,
+        calls: Sequence[Callable[[], ToolResult]],
+        timeout: float | None,
+        concurrency: int,
+        on_timeout: Callable[[int], None],
+    ) -> None:
+        self._timeout, self._concurrency, self._on_timeout = timeout, concurrency, on_timeout
+        self._results: list[ToolResult | None] = [None] * len(calls)
+        self._waiting = deque(enumerate(calls))
+        self._deadlines: dict[int, float] = {}  # of the calls that run
+        self._threads = 0
+        self._left_behind: set[int] = set()
+        self._ended: queue.SimpleQueue[tuple[int, ToolResult]] = queue.SimpleQueue()
+
+    def run(self) -> list[ToolResult]:
+        """All results, in order."""
+        open_calls = len(self._results)
+        self._start(1)
+        while open_calls:
+            try:
+                index, result = self._ended.get(timeout=self._wait())
+            except queue.Empty:
+                open_calls -= self._give_up()
+                self._start(max(self._threads, 1))
+                continue
+            if index not in self._left_behind:
+                self._results[index] = result
+                open_calls -= 1
+        return [result for result in self._results if result is not None]
+
+    def _start(self, threads: int) -> None:
+        """Starts up to so many more threads, as far as calls wait."""
+        for _ in range(min(threads, len(self._waiting), self._concurrency - self._threads)):
+            self._threads += 1
+            threading.Thread(target=self._work, daemon=True).start()
+
+    def _wait(self) -> float | None:
+        """Seconds until something is to be done: the next deadline, or more threads."""
+        if self._waiting and self._threads < self._concurrency:
+            return PATIENCE
+        running = list(self._deadlines.values())
+        if self._timeout is None:
+            return None
+        return max(min(running) - time.monotonic(), 0.0) if running else PATIENCE
+
+    def _give_up(self) -> int:
+        """Leaves behind the calls whose time is over, each with its thread; returns how many."""
+        late = [index for index, deadline in list(self._deadlines.items()) if deadline <= time.monotonic()]
+        given_up = 0
+        for index in late:
+            if self._deadlines.pop(index, None) is None:
+                continue  # it ended just now
+            self._left_behind.add(index)
+            self._threads -= 1
+            given_up += 1
+            text = f"Error: the tool did not answer within {self._timeout:g} s."
+            self._results[index] = ToolResult(text, failed=True)
+            self._on_timeout(index)
+        return given_up
+
+    def _work(self) -> None:
+        """One thread: calls until none waits, or until its own was left behind."""
+        while True:
+            try:
+                index, call = self._waiting.popleft()
+            except IndexError:
+                return
+            self._deadlines[index] = float("inf") if self._timeout is None else time.monotonic() + self._timeout
+            result = ToolResult("Error: the tool ended without a result.", failed=True)
+            with suppress(BaseException):  # SystemExit and its like too, which would end the thread
+                result = call()
+            if self._deadlines.pop(index, None) is None:
+                return  # left behind
+            self._ended.put((index, result))
 
 
 def run_calls(
