@@ -115,7 +115,7 @@ class TurnLogps:
         batch_size: int | None,
         visible: Tensor | None,
     ) -> LogProbs:
-        """Values of the turns' tokens. In padded rows of whole trajectories, tool results have values as well.
+        """Values of the turns' tokens, 0 on tool results: a ratio of two of them must not overflow where none counts.
 
         Args:
             forward: TRL's.
@@ -149,7 +149,10 @@ class TurnLogps:
             return forward(model, ids, seen, width, size)
 
         if sees_everything(batch.visible):
-            return rows(batch.input_ids, batch.attention_mask, batch.shape[1], batch.size)
+            *values, loss = rows(batch.input_ids, batch.attention_mask, batch.shape[1], batch.size)
+            logps, entropies = (v if v is None else v.masked_fill(batch.visible < 0, 0.0) for v in values)
+            assert logps is not None
+            return logps, entropies, loss
         return forward_by_turn(
             rows, batch.input_ids, batch.attention_mask, batch.visible, batch.size, self._pad_token_id
         )

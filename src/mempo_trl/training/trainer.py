@@ -390,7 +390,10 @@ class MemPOTrainer(ResumableTrainer, HubTrainer, EpisodeTrainer):
             completions = CompletionLogps(fused_log_probs)
             batch.memories = self._score_memories(batch, completions)
             batch.old_logps = completions.rows
-        return CompletionLogps(fused_log_probs, batch.old_logps).padded(width) if batch.old_logps else None
+        if not batch.old_logps:
+            return None
+        logps = CompletionLogps(fused_log_probs, batch.old_logps).padded(width)
+        return logps.masked_fill(pad(batch.visible, (0, width - batch.visible.size(1)), value=-1) < 0, 0.0)
 
     def _count_forwarded(self, tokens: int) -> None:
         """Logs what a training forward costs."""
