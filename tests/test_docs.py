@@ -22,7 +22,7 @@ from mempo_trl.cli.arguments import TrainArguments
 from mempo_trl.evaluation.scores import METRICS
 from mempo_trl.evaluation.summary import Score
 
-LANGUAGES = {"", "text", "html", "python", "pycon", "bash", "yaml", "json", "jsonl"}
+LANGUAGES = {"", "text", "diff", "html", "python", "pycon", "bash", "yaml", "json", "jsonl"}
 EXECUTED = {"setup", "python", "pycon"}
 per_page = pytest.mark.parametrize("page", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
 
