@@ -45,7 +45,7 @@ def check_answers(answers: object) -> list[str]:
             )
         if len(answers) > 1 and ";" in answer:
             raise ValueError(
-                f"one of several answers cannot hold ';', which stands between them: got {answer!r}. Write it without, "
+                f"one of several answers cannot contain ';', which separates them: got {answer!r}. Write it without, "
                 "or split it into two objectives"
             )
     return [answer.strip() for answer in answers]

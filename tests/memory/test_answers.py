@@ -80,7 +80,7 @@ def test_spaces_trimmed_from_offsets_still_count():
 @pytest.mark.parametrize(
     ("answers", "message"),
     [([], "expected a list"), ("Paris", r"Write \['Paris'\]"), ([""], "is empty"), (["a", "  "], "is empty"),
-     (["a\u200b", "\u200b\ufeff"], "is empty"), (["\ud800"], "not valid text"), (["a;b", "c"], "cannot hold ';'"),
+     (["a\u200b", "\u200b\ufeff"], "is empty"), (["\ud800"], "not valid text"), (["a;b", "c"], "cannot contain ';'"),
      ([None], "expected a list")],
 )  # fmt: skip
 def test_answers_that_cannot_be_scored(tokenizer, answers, message):

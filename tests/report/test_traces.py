@@ -85,8 +85,8 @@ def without_question() -> dict[str, Any]:
         (edited(answer_mask=[True]), "answer_mask: got 1 values, expected "),
         (edited_turn(advantages=[0.5, 0.5]), "turn 2: advantages: got 2 values, expected "),
         (edited_turn(kept=[True]), "turn 2: kept: got 1 values"),
-        (edited_turn(memory=[0, 10_000]), r"memory \[0, 10000\] is no range of its"),
-        (edited(reward=float("nan")), "holds NaN"),
+        (edited_turn(memory=[0, 10_000]), r"memory \[0, 10000\] is not a range within its"),
+        (edited(reward=float("nan")), "contains NaN"),
     ],
 )
 def test_what_breaks_the_schema_is_refused_with_its_line(tmp_path: Path, record: Any, message: str) -> None:
@@ -100,7 +100,7 @@ def test_what_breaks_the_schema_is_refused_with_its_line(tmp_path: Path, record:
 @pytest.mark.parametrize(
     ("record", "message"),
     [
-        (edited(reward=float("inf")), "holds NaN or infinity"),
+        (edited(reward=float("inf")), "contains NaN or infinity"),
         (edited_turn(kept=[True]), "question 'films-0-0000', turn 2"),
     ],
 )

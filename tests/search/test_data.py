@@ -89,7 +89,7 @@ def test_jsonl(tmp_path):
         ({"question": "q", "answers": [3]}, "column 'answers': expected a list"),
         ({"question": "q", "answers": ["a", None]}, "column 'answers': expected a list"),
         ({"question": "q", "answers": ["a", " "]}, "column 'answers': an answer is empty"),
-        ({"question": "q", "answers": ["a; b", "c"]}, "column 'answers': one of several answers cannot hold ';'"),
+        ({"question": "q", "answers": ["a; b", "c"]}, "column 'answers': one of several answers cannot contain ';'"),
         ({"question": "q", "answers": ["a"], "aliases": [["b"], ["c"]]}, "column 'aliases': expected 1 lists"),
         ({"question": "q", "answers": ["a"], "aliases": ["Sir B"]}, "column 'aliases': expected a list of texts for "
          "each objective, got ['Sir B']. Write [['Sir B']]"),

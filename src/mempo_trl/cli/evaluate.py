@@ -33,7 +33,7 @@ def add_commands(commands: Any) -> None:
         "      --corpus wiki-index --samples 4 -o eval/7b\n"
         "  mempo eval --model outputs/policy --dataset my_task:questions --environment_factory my_task:Environment\n"
         "Writes episodes.jsonl (a trace file, for mempo view and mempo plot) and summary.json (for mempo compare and\n"
-        "mempo plot). The same command goes on with an evaluation that was stopped.",
+        "mempo plot). Run the same command again to continue an evaluation that was stopped.",
     )
     add_task_options(
         evaluate,

@@ -178,7 +178,7 @@ def make_agent(
     """An agent with the options of `add_model_options`."""
     from ..inference.agent import MemoryAgent
     from ..inference.endpoints import Sampling
-    from ..rollout.loop import TurnLimits
+    from ..types import TurnLimits
 
     budgets = {name: getattr(args, name) for name in ("max_tool_length", "max_completion_length")}
     budgets = {name: value for name, value in budgets.items() if value is not None}

@@ -120,7 +120,7 @@ def _hub_questions(script: TrainArguments, config: MemPOConfig, factory: Any) ->
     assert script.dataset_name is not None
     if factory is None:
         if script.corpus is None:
-            raise ValueError(f"{script.dataset_name} has no corpus of its own. Name one with --corpus")
+            raise ValueError(f"{script.dataset_name} comes without a corpus. Set --corpus")
         factory = partial(SearchEnvironment, open_retriever(script.corpus), top_k=script.passages)
     splits = load_dataset(script.dataset_name, script.dataset_config)
     held_out = script.eval_questions

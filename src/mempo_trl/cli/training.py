@@ -30,7 +30,7 @@ def add_commands(commands: Any) -> None:
         "  mempo traces hotpot_train_v1.1.json traces.jsonl --objectives 2 --count 10000    # along gold searches\n"
         "  mempo traces questions.jsonl traces.jsonl --corpus wiki-index \\\n"
         "      --model https://api.openai.com/v1 --served_model gpt-4.1                      # from a teacher\n"
-        "A run that was stopped goes on where it was.",
+        "A run that was stopped continues when the same command is run again.",
     )
     traces.add_argument("dataset", help=_DATASET_HELP)
     traces.add_argument("output", help="trace file; wrong answers go to OUTPUT's name with .rejected before the suffix")

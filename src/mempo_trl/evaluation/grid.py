@@ -1,4 +1,4 @@
-"""An evaluation over contexts, numbers of objectives, seeds and samples, which goes on where it was stopped."""
+"""An evaluation over contexts, numbers of objectives, seeds and samples, which continues where it was stopped."""
 
 import hashlib
 import json
@@ -58,7 +58,7 @@ class EvaluationFolder:
         settings: what the scores depend on: the model, the questions, how turns are sampled.
 
     Raises:
-        `ValueError`: the folder holds an evaluation with other settings.
+        `ValueError`: the folder contains an evaluation with other settings.
     """
 
     def __init__(self, path: str | Path, settings: Mapping[str, Any]) -> None:
@@ -70,7 +70,9 @@ class EvaluationFolder:
             changed = [key for key in self.settings | old if old.get(key) != self.settings.get(key)]
             if changed:
                 values = ", ".join(f"{key}={old.get(key)!r}, not {self.settings.get(key)!r}" for key in changed)
-                raise ValueError(f"{path} holds an evaluation with {values}. Set these as they were, or another folder")
+                raise ValueError(
+                    f"{path} contains an evaluation with {values}. Use the same values, or choose another folder"
+                )
         file.write_text(json.dumps(self.settings, indent=2) + "\n", "utf-8")
 
     @property
@@ -99,14 +101,14 @@ def read_summary(path: str | Path) -> list[Score]:
     """The scores of a `summary.json`, or of the folder that holds one.
 
     Raises:
-        `ValueError`: the file is no summary, or of another version.
+        `ValueError`: the file is not a summary, or has another version.
     """
     path = Path(path) / SUMMARY if Path(path).is_dir() else Path(path)
     content = json.loads(path.read_text("utf-8"))
     if not isinstance(content, dict) or content.get("schema_version") != SUMMARY_VERSION or "scores" not in content:
         raise ValueError(
-            f"{path} is no summary of mempo eval, version {SUMMARY_VERSION}. Run the same mempo eval command again: it "
-            "reads the episodes that are there and writes the summary anew"
+            f"{path} is not a summary of mempo eval, version {SUMMARY_VERSION}. Run the same mempo eval command again: "
+            "it reads the existing episodes and writes a new summary"
         )
     return content["scores"]
 

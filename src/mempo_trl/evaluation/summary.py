@@ -85,7 +85,7 @@ def _score(context: str, objectives: int, traces: list[Trace]) -> Score:
     estimates: Any = bootstrap(list(by_question.values()))
     memories = [turn for trace in traces for turn in trace["turns"] if turn["memory_text"] is not None]
     return {  # type: ignore[typeddict-item]
-        **estimates,
+        **estimates,  # type: ignore[typeddict-item]
         "context": context,
         "objectives": objectives,
         "questions": len(by_question),

@@ -253,7 +253,7 @@ def _read_calls(calls: Any) -> list[dict[str, Any]]:
 def _read_call(call: Any) -> dict[str, Any]:
     function = call.get("function") if isinstance(call, dict) else None
     if not isinstance(function, dict) or not isinstance(function.get("name"), str):
-        raise EndpointError(f"the endpoint sent a tool call that is no function call: {_clip(call)}")
+        raise EndpointError(f"the endpoint sent a tool call that is not a function call: {_clip(call)}")
     return call if isinstance(call.get("id"), str) else {**call, "id": None}
 
 

@@ -68,12 +68,12 @@ class HubTrainer(Trainer):
             for job in done:
                 self._warn_if_policy_failed(job)
 
-    def _warn_if_policy_failed(self, upload: Future) -> bool:
+    def _warn_if_policy_failed(self, upload: "Future[Any]") -> bool:
         command = f"hf upload {self.hub_model_id} {self.args.output_dir} . --exclude '{PREFIX_CHECKPOINT_DIR}-*'"
         return _warn_if_failed(upload, self.hub_model_id, f"all of the output folder but its checkpoints: {command}")
 
 
-def _warn_if_failed(upload: Future, repository: str, remedy: str) -> bool:
+def _warn_if_failed(upload: "Future[Any]", repository: str, remedy: str) -> bool:
     error = upload.exception()
     if error is not None:
         logger.warning(
@@ -105,7 +105,7 @@ def _without_tokens(value: Any) -> Any:
     return {key: _without_tokens(item) for key, item in value.items() if "token" not in str(key).split("_")}
 
 
-def _default(field: Field) -> Any:
+def _default(field: "Field[Any]") -> Any:
     return field.default if field.default_factory is MISSING else field.default_factory()
 
 

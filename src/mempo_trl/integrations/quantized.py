@@ -12,7 +12,7 @@ def keep_differentiable(model: Any) -> None:
     """
     if not getattr(model, "is_loaded_in_4bit", False):
         return
-    from bitsandbytes.nn import Linear4bit
+    from bitsandbytes.nn.modules import Linear4bit
 
     for module in model.modules():
         if isinstance(module, Linear4bit):

@@ -39,7 +39,7 @@ class ResumableTrainer(Trainer):
         self.resuming = bool(read_switch(resume_from_checkpoint))
         return super().train(checkpoint, *args, **kwargs)
 
-    def _get_train_sampler(self, dataset: Any = None) -> Sampler:
+    def _get_train_sampler(self, dataset: Any = None) -> "Sampler[int]":
         self._train_sampler = super()._get_train_sampler(dataset)
         return self._train_sampler
 
@@ -71,7 +71,10 @@ class ResumableTrainer(Trainer):
             for name, value in torch.load(path, map_location=self.args.device, weights_only=True).items():
                 setattr(self, name, value)
         else:
-            logger.warning(f"{checkpoint} is from another number of processes: the run goes on, not as it would have")
+            logger.warning(
+                f"{checkpoint} was saved with a different number of processes; resuming, but the run will not be "
+                "reproduced exactly"
+            )
         # An epoch takes one permutation from the sampler's generator, which starts from its seed again.
         for _ in range(int(self.state.epoch or 0)):
             next(iter(self._train_sampler), None)

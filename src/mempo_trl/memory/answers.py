@@ -68,7 +68,7 @@ def encode_answer(
     """
     answers = check_answers(answers)
     if template.count("{a}") != 1:
-        raise ValueError(f"answer_template must hold {{a}} exactly once, where the answers go: got {template!r}")
+        raise ValueError(f"answer_template must contain {{a}} exactly once, where the answers go: got {template!r}")
     before, after = template.split("{a}")
     ranges, position = [], len(before)
     for answer in answers:

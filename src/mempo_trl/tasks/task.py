@@ -87,7 +87,7 @@ def open_task(
     own = not _is_file(dataset) and dataset != FANOUTQA
     rows, passages = (_own_rows(dataset), []) if own else _read_questions(dataset)
     if corpus is None and environment_factory is None and not passages:
-        raise ValueError(f"{dataset} has no corpus of its own. Name one with --corpus, or an environment_factory")
+        raise ValueError(f"{dataset} comes without a corpus. Set --corpus, or an environment_factory")
     if environment_factory is None:
         retriever = open_retriever(corpus) if corpus is not None else BM25Retriever.build(passages)
         environment_factory = partial(SearchEnvironment, retriever, top_k=top_k)

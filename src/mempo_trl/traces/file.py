@@ -83,7 +83,7 @@ def write_traces(path: str | Path, traces: Iterable[Trace]) -> None:
             try:
                 line = json.dumps(trace, allow_nan=False)
             except ValueError as error:
-                raise ValueError(f"{where} holds NaN or infinity: write None for what has no value.") from error
+                raise ValueError(f"{where} contains NaN or infinity. Write None for missing values.") from error
             file.write(line + "\n")
 
 
@@ -152,7 +152,9 @@ def _check_turn(turn: Mapping[str, Any], answer_tokens: list[str] | None, where:
     if turn["memory"] is not None:
         start, end = turn["memory"]
         if not 0 <= start < end <= len(turn["tokens"]):
-            raise ValueError(f"{where}: memory {turn['memory']} is no range of its {len(turn['tokens'])} tokens.")
+            raise ValueError(
+                f"{where}: memory {turn['memory']} is not a range within its {len(turn['tokens'])} tokens."
+            )
 
 
 def _check_keys(record: Mapping[str, Any], required: frozenset[str], where: str) -> None:
@@ -168,7 +170,7 @@ def _check_length(values: list[Any] | None, parallel: list[str] | None, where: s
 
 def _parse(line: bytes, where: str) -> Any:
     def refuse(name: str) -> None:
-        raise ValueError(f"{where} holds {name}, which is not JSON: write null for what has no value.")
+        raise ValueError(f"{where} contains {name}, which is not JSON. Write null for missing values.")
 
     return json.loads(line, parse_constant=refuse)
 

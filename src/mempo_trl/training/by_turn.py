@@ -84,7 +84,7 @@ def turn_rows(input_ids: Tensor, attention_mask: Tensor, visible: Tensor, pad_to
     ]
     source = [(row, column) for row, length in enumerate(lengths) for column in range(length)]
 
-    def tensor(values: list, columns: int) -> Tensor:
+    def tensor(values: Sequence[Sequence[int]], columns: int) -> Tensor:
         return torch.tensor(values, dtype=torch.long, device=input_ids.device).reshape(-1, columns)
 
     return TurnRows(tensor(rows, left + width), tensor(seen, left + width), width, tensor(source, 2), tensor(target, 2))

@@ -86,7 +86,7 @@ def refuse_combinations(
         )
     if isinstance(processing_class, ProcessorMixin):
         raise ValueError(
-            f"{type(processing_class).__name__} is a multimodal processor, and MemPO works on text alone. Pass a "
+            f"{type(processing_class).__name__} is a multimodal processor, and MemPO supports only text. Pass a "
             "tokenizer and a text model"
         )
 

@@ -250,8 +250,8 @@ class MemPOConfig(GRPOConfig):
             )
         if self.max_tool_calling_iterations is not None:
             raise ValueError(
-                f"max_tool_calling_iterations={self.max_tool_calling_iterations} is TRL's tool loop's, which is "
-                "replaced here. Set max_turns, which counts the answer's turn too"
+                f"max_tool_calling_iterations={self.max_tool_calling_iterations} has no effect, because MemPOTrainer "
+                "replaces TRL's tool loop. Set max_turns, which also counts the turn that answers"
             )
         if self.off_policy_mask_threshold is not None and self.memory_weight != 0:
             raise ValueError(
@@ -290,7 +290,7 @@ class MemPOConfig(GRPOConfig):
 
     def _check_numbers(self) -> None:
         if self.max_completion_length is None:
-            raise ValueError("max_completion_length=None lets an episode grow for ever. Set it to a number of tokens")
+            raise ValueError("max_completion_length=None puts no limit on an episode. Set it to a number of tokens")
         for name in (
             "context_turns",
             "max_turns",
@@ -301,18 +301,15 @@ class MemPOConfig(GRPOConfig):
             "logps_max_tokens",
         ):
             if getattr(self, name) < 1:
-                raise ValueError(f"{name}={getattr(self, name)} leaves nothing to do. Set it to 1 or more")
+                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
         if self.tool_timeout is not None and self.tool_timeout <= 0:
-            raise ValueError(
-                f"tool_timeout={self.tool_timeout} lets no tool answer. Set it to more, or None for no limit"
-            )
+            raise ValueError(f"tool_timeout must be more than 0, or None for no limit: got {self.tool_timeout}")
         if self.memory_threshold is not None and not 0 <= self.memory_threshold < 1:
             raise ValueError(
-                f"memory_threshold={self.memory_threshold} is no probability that a token can exceed. Set it in "
-                "[0, 1), or None to keep every token"
+                f"memory_threshold must be in [0, 1), or None to keep every token: got {self.memory_threshold}"
             )
         self.max_turn_length = min(self.max_turn_length, self.max_completion_length)
         if self.memory_std_floor < 0:
-            raise ValueError(f"memory_std_floor={self.memory_std_floor} is no std. Set it to 0 or more")
+            raise ValueError(f"memory_std_floor must be 0 or more, got {self.memory_std_floor}")
         if self.answer_template.count("{a}") != 1:
-            raise ValueError(f"answer_template must hold {{a}} exactly once: got {self.answer_template!r}")
+            raise ValueError(f"answer_template must contain {{a}} exactly once: got {self.answer_template!r}")

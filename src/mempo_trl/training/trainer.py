@@ -156,7 +156,7 @@ class MemPOTrainer(ResumableTrainer, HubTrainer, EpisodeTrainer):
         with explain_start_errors(args, name, processing_class):
             super().__init__(**arguments)
         if self._is_vlm:
-            raise ValueError("MemPO works on text alone: pass a tokenizer as processing_class, and a text model")
+            raise ValueError("MemPO supports only text: pass a tokenizer as processing_class, and a text model")
         keep_differentiable(self.model)
         check_tags(self._tokenizer)
         check_datasets_answers(datasets, self._answers_column, self._tokenizer)

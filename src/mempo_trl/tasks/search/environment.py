@@ -4,8 +4,9 @@ import logging
 from typing import Any
 
 from ...text import escape
+from .corpora import Passage
 from .prompts import ANSWER_TAG
-from .retrieval import Passage, Retriever
+from .retrieval import Retriever
 
 logger = logging.getLogger(__name__)
 
