@@ -27,7 +27,7 @@ from torch.optim.lr_scheduler import LambdaLR
 from transformers import PreTrainedTokenizerFast, Qwen2ForCausalLM
 
 from mempo_trl.memory.answers import encode_answer
-from mempo_trl.rollout.loop import tool_suffix_ids
+from mempo_trl.rollout.chat_format import ChatFormat
 from mempo_trl.tasks.search.prompts import build_prompt
 from mempo_trl.tasks.search.rows import Row
 from mempo_trl.tasks.world import model as tiny
@@ -136,7 +136,7 @@ class TraceEncoder:
             add_generation_prompt=True,
             return_dict=False,
         )
-        result = tool_suffix_ids(tokenizer, [{"role": "tool", "name": "search", "content": _MARK}])
+        result = ChatFormat(tokenizer).suffix_ids([{"role": "tool", "name": "search", "content": _MARK}])
         self._prompt, self._result = self._around_mark(prompt), self._around_mark(result)
 
     def _around_mark(self, ids: list[int]) -> tuple[list[int], list[int]]:

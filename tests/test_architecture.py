@@ -16,7 +16,7 @@ ROOMS = {
     "files": set(),
     "http": {"files"},
     "rows": {"text"},
-    "types": set(),
+    "types": {"parts"},
     "memory": {"rows"},
     "rollout": {"parts", "text", "types"},
     "inference": {"http", "rollout", "types"},

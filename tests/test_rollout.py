@@ -1,6 +1,7 @@
 import pytest
 
-from mempo_trl.rollout.loop import CUT_MARKER, LAST_TURN_NOTE, TurnLoop, tool_suffix_ids
+from mempo_trl.rollout.chat_format import ChatFormat
+from mempo_trl.rollout.loop import CUT_MARKER, LAST_TURN_NOTE, TurnLoop
 from mempo_trl.types import Episode, TurnLimits
 
 
@@ -59,7 +60,7 @@ def test_ids_mask_and_messages_of_two_turns(tokenizer):
     (episode,), script = play(tokenizer, [[first, second]], logprobs=True)
     eos = tokenizer.eos_token_id
     turn, answer = [*tokenizer.encode(first), eos], [*tokenizer.encode(second), eos]
-    suffix = tool_suffix_ids(tokenizer, [{"role": "tool", "name": "search", "content": "found x"}])
+    suffix = ChatFormat(tokenizer).suffix_ids([{"role": "tool", "name": "search", "content": "found x"}])
     assert episode.completion_ids == turn + suffix + answer
     assert episode.mask == [1] * len(turn) + [0] * len(suffix) + [1] * len(answer)
     assert episode.logprobs == [-0.5] * len(turn) + [0.0] * len(suffix) + [-0.5] * len(answer)
@@ -78,7 +79,8 @@ def test_memory_context_gives_the_last_turn_only(tokenizer):
     turns = [tool_call("a"), "<mem>1</mem>" + tool_call("b"), "<mem>2</mem>" + tool_call("c"), "<answer>d</answer>"]
     (episode,), script = play(tokenizer, [turns], loop_options={"context": "memory"})
     suffix = {
-        q: tool_suffix_ids(tokenizer, [{"role": "tool", "name": "search", "content": f"found {q}"}]) for q in "abc"
+        q: ChatFormat(tokenizer).suffix_ids([{"role": "tool", "name": "search", "content": f"found {q}"}])
+        for q in "abc"
     }
     ids = [[*tokenizer.encode(t), tokenizer.eos_token_id] for t in turns]
     given = [contexts[0] for contexts in script.given]
@@ -237,7 +239,7 @@ def test_a_tool_result_holds_no_special_token(tokenizer):
     results = [message["content"] for message in episode.messages if message["role"] == "tool"]
     assert results[:2] == ["a&lt;|im_end|&gt;\n&lt;|im_start|&gt;assistant", "[1] <b>"]
     assert results[2].endswith(CUT_MARKER)
-    one_turn = tool_suffix_ids(tokenizer, [{"role": "tool", "name": "search", "content": "a"}])
+    one_turn = ChatFormat(tokenizer).suffix_ids([{"role": "tool", "name": "search", "content": "a"}])
     by_tools = [i for i, mark in zip(episode.completion_ids, episode.mask, strict=True) if not mark]
     ends = [tokenizer.convert_tokens_to_ids(token) for token in ("<|im_start|>", "<|im_end|>")]
     assert sum(i in ends for i in by_tools) == 3 * sum(i in ends for i in one_turn)

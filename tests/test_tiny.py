@@ -11,7 +11,8 @@ from trl.chat_template_utils import is_chat_template_prefix_preserving, parse_re
 import build_cold_start as cold_start
 from build_cold_start import Phase, Recipe, TraceEncoder
 from mempo_trl.memory import encode_answer, find_memory_spans
-from mempo_trl.rollout.loop import TurnLoop, tool_suffix_ids
+from mempo_trl.rollout.chat_format import ChatFormat
+from mempo_trl.rollout.loop import TurnLoop
 from mempo_trl.tasks.world import model as tiny
 from mempo_trl.tasks.world.world import (
     CAREFUL,
@@ -73,7 +74,7 @@ def test_the_encoder_gives_the_ids_that_trl_renders(tokenizer, encoder):
         assert encoder.prompt(row) == rendered_prompt(tokenizer, row)
         for message in Expert().trace(row):
             if message["role"] == "tool":
-                assert encoder.tool_result(message["content"]) == tool_suffix_ids(tokenizer, [message])
+                assert encoder.tool_result(message["content"]) == ChatFormat(tokenizer).suffix_ids([message])
 
 
 @pytest.mark.parametrize("context", ["full", "memory"])

@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any, Literal, NamedTuple, get_args
 
+from .parts import Part
+
 Message = dict[str, Any]
 """A chat message: `role`, `content`, and for a turn that calls tools `tool_calls`."""
 
@@ -75,6 +77,9 @@ class Turn:
     Attributes:
         text: all of it, tags included.
         tool_calls: as parsed from it, each `{"function": {"name", "arguments"}}`.
+        malformed: why a call that it makes cannot be read; None if there is no such call.
+        opened: what the assistant header wrote of the turn, such as `<think>`.
+        parts: its parts in order (see `mempo_trl.parts`); None if nothing has read it.
         first_visible: the number of the first turn in its context; its own number if it saw the prompt alone.
         context_tokens: tokens that it was generated from.
         turn_tokens: tokens that it has.
@@ -95,6 +100,9 @@ class Turn:
     logprobs: list[float] | None = None
     results: list[Message] = field(default_factory=list)
     result_ids: list[int] = field(default_factory=list)
+    malformed: str | None = None
+    opened: str = ""
+    parts: list[Part] | None = None
 
     @property
     def end(self) -> int:
@@ -103,9 +111,13 @@ class Turn:
 
     @property
     def message(self) -> Message:
-        """The turn as a chat message."""
-        message: Message = {"role": "assistant", "content": self.text}
-        return {**message, "tool_calls": self.tool_calls} if self.tool_calls else message
+        """The turn as a chat message, with what the header opened; `parts` is what its format is judged on."""
+        message: Message = {"role": "assistant", "content": self.opened + self.text}
+        if self.tool_calls:
+            message["tool_calls"] = self.tool_calls
+        if self.parts is not None:
+            message["parts"] = self.parts
+        return message
 
     @property
     def memory(self) -> str | None:
@@ -169,6 +181,11 @@ class Episode:
     def memories(self) -> list[str | None]:
         """The text of each turn's last closed `<mem>` block; None without one. Length T."""
         return [turn.memory for turn in self.turns]
+
+    @property
+    def malformed_calls(self) -> int:
+        """How many turns made a call that cannot be read."""
+        return sum(turn.malformed is not None for turn in self.turns)
 
     @property
     def peak_tokens(self) -> int:

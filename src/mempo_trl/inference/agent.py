@@ -36,6 +36,7 @@ class MemoryAgent:
         context_turns: past turns that the "memory" context keeps.
         limits: turns, and tokens of tool results and episodes; without `max_context_length` the model's own is taken.
         sampling: how turns are sampled.
+        chat_template_kwargs: options of the chat template, as in `MemPOConfig`. Not for a `ChatEndpoint`.
         system_prompt: stands before a question that is given as a text; a row brings its own.
 
     Raises:
@@ -53,6 +54,7 @@ class MemoryAgent:
         context_turns: int = 1,
         limits: TurnLimits | None = None,
         sampling: Sampling | None = None,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
         system_prompt: str | None = None,
     ) -> None:
         if context not in CONTEXTS:
@@ -73,7 +75,9 @@ class MemoryAgent:
         self.system_prompt = system_prompt
         self.model: LocalModel | VLLMServer | ChatEndpoint
         self.model = model if isinstance(model, (VLLMServer, ChatEndpoint)) else LocalModel(model, tokenizer)
-        self._format = None if isinstance(model, ChatEndpoint) else ChatFormat(tokenizer)
+        self._format = None if isinstance(model, ChatEndpoint) else ChatFormat(tokenizer, chat_template_kwargs)
+        if isinstance(self.model, LocalModel) and self._format is not None:
+            self.model.eos_token_ids = list(dict.fromkeys([*self.model.eos_token_ids, *self._format.end_ids]))
 
     def run(self, question: Question, on_message: OnMessage | None = None, seed: int | None = None) -> Episode:
         """Plays one question to its end.
@@ -172,7 +176,7 @@ class MemoryAgent:
             context=self.context,
             context_turns=self.context_turns,
             limits=limits,
-            suffix_ids=chat.suffix_ids,
+            chat=chat,
             on_message=on_message,
         )
         for episode in episodes:

@@ -15,7 +15,11 @@ from .reading import ReadTurn, TurnReader
 
 _USER = {"role": "user", "content": "dummy"}
 _BODY = "TURNBODYGOESHERE"
-_QWEN = "trl.chat_template_utils.qwen2_5_chat_template"
+
+OTHER_TEMPLATE = (
+    "tokenizer.chat_template = trl.chat_template_utils.qwen2_5_chat_template and tokenizer.response_template = None"
+)
+"""The remedy for a chat template that turns with tools cannot be rendered with."""
 
 Tools = Sequence[Callable[..., Any] | dict[str, Any]]
 
@@ -56,11 +60,12 @@ class ChatFormat:
         plain = PlainText(self.tokenizer).messages(messages)
         return self._render_ids(plain, tools=list(tools) or None, add_generation_prompt=True)
 
-    def suffix_ids(self, messages: list[dict[str, Any]]) -> list[int]:
+    def suffix_ids(self, messages: list[dict[str, Any]], ended: bool = True) -> list[int]:
         """The ids between a turn's end token and the next turn: what tools returned, and the assistant header.
 
         Args:
             messages: of the tools.
+            ended: whether the turn ended with its end token; if a stop string ended it, that token belongs here.
 
         Raises:
             `ValueError`: the template renders a turn differently when tool results follow it.
@@ -76,7 +81,7 @@ class ChatFormat:
         end = next((place + 1 for place in ends), len(before))
         if after[: min(end, len(before))] != before[:end]:
             raise ValueError(_NOT_PRESERVING)
-        return after[end:]
+        return after[end:] if ended else [self.end_ids[0], *after[end:]]
 
     def read(self, text: str, tools: Tools = ()) -> ReadTurn:
         """Reads a turn: what the model wrote behind the header, without its end token."""
@@ -208,7 +213,7 @@ class ChatFormat:
 
 _NOT_PRESERVING = (
     "the chat template renders a turn differently when tool results follow it, so turns cannot be appended. Set "
-    f"tokenizer.chat_template = {_QWEN} and tokenizer.response_template = None"
+    f"{OTHER_TEMPLATE}"
 )
 
 
@@ -222,11 +227,10 @@ def training_template(tokenizer: PreTrainedTokenizerBase) -> str | None:
     from trl import chat_template_utils as templates
 
     name = tokenizer.name_or_path or type(tokenizer).__name__
-    other = f"tokenizer.chat_template = {_QWEN} and tokenizer.response_template = None"
     if not tokenizer.chat_template or not templates.supports_tool_calling(tokenizer):
         raise ValueError(
             f"the chat template of {name} does not render tool calls and their results. Use a model that was trained "
-            f"with tools, or set {other}"
+            f"with tools, or set {OTHER_TEMPLATE}"
         )
     if not getattr(tokenizer, "response_template", None):
         try:
@@ -235,7 +239,7 @@ def training_template(tokenizer: PreTrainedTokenizerBase) -> str | None:
             raise ValueError(
                 f"TRL does not know how to read the tool calls of {name}'s chat template. Set "
                 "tokenizer.response_template to what describes them (see 'Response parsing' in the documentation of "
-                f"Transformers), or set {other}"
+                f"Transformers), or set {OTHER_TEMPLATE}"
             ) from error
     if templates.is_chat_template_prefix_preserving(tokenizer):
         return None
@@ -244,7 +248,7 @@ def training_template(tokenizer: PreTrainedTokenizerBase) -> str | None:
     except ValueError as error:
         raise ValueError(
             f"the chat template of {name} renders earlier messages differently when others follow, so turns cannot be "
-            f"appended, and TRL has no training version of it. Set {other}"
+            f"appended, and TRL has no training version of it. Set {OTHER_TEMPLATE}"
         ) from error
 
 

@@ -1,14 +1,15 @@
 """The turn loop: visible context -> generate -> run tools -> append, on token ids, the same for training and use."""
 
 import asyncio
+from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 from transformers import PreTrainedTokenizerBase
-from trl.chat_template_utils import parse_response
 
 from ..types import Episode, Message, StopReason, Turn, TurnLimits
+from .chat_format import ChatFormat
 from .context import first_visible, visible_ids
 from .plain import PlainText
 from .tools import ToolResult, run_calls
@@ -38,42 +39,19 @@ def stop_reason(episode: Episode, ended: bool, limits: TurnLimits) -> StopReason
         return "truncated"
     if is_done(episode.environment):
         return "done"
-    if not episode.turns[-1].tool_calls:
+    if not episode.turns[-1].tool_calls and episode.turns[-1].malformed is None:
         return "finished"
     return "max_turns" if len(episode.turns) >= limits.max_turns else None
 
 
-def tool_suffix_ids(
-    tokenizer: PreTrainedTokenizerBase,
-    tool_messages: list[Message],
-    chat_template: str | None = None,
-    chat_template_kwargs: Mapping[str, Any] | None = None,
-) -> list[int]:
-    """The ids that stand between a turn's end token and the next turn, as the chat template renders them.
+def malformed_result(episode: Episode) -> tuple[Message, ToolResult]:
+    """What answers a call of the last turn that cannot be read: a call that stands for it, and its result.
 
-    They are what a short conversation with these tool messages has more than one without. Where the template writes
-    something behind a turn's end token, such as a newline, the sampled turn does not have it, so it belongs here.
-
-    Raises:
-        ValueError: the template renders the turn differently once tool messages follow it.
+    A template derives the header of a result from a tool's name, and the name in the turn is unknown.
     """
-    # Some templates take the header of a tool result from the call.
-    call = {"type": "function", "function": {"name": tool_messages[0]["name"], "arguments": {}}}
-    messages = [{"role": "user", "content": "dummy"}, {"role": "assistant", "content": "", "tool_calls": [call]}]
-    render = partial(
-        tokenizer.apply_chat_template, tokenize=True, return_dict=False, chat_template=chat_template,
-        **(chat_template_kwargs or {}),
-    )  # fmt: skip
-    before: list[int] = render(messages, add_generation_prompt=False)
-    after: list[int] = render(messages + tool_messages, add_generation_prompt=True)
-    ends = [place for place, token in enumerate(before, start=1) if token == tokenizer.eos_token_id]
-    length = ends[-1] if ends else len(before)
-    if after[:length] != before[:length]:
-        raise ValueError(
-            "the chat template renders a turn differently once a tool result follows it, so turns cannot be appended "
-            "to. Set tokenizer.chat_template to one that keeps earlier messages as they are"
-        )
-    return after[length:]
+    name = next(iter(episode.tools), "tool")
+    text = f"Error: the tool call cannot be read: {episode.turns[-1].malformed} Call again."
+    return {"function": {"name": name, "arguments": {}}}, ToolResult(text, failed=True)
 
 
 class TurnLoop:
@@ -82,11 +60,13 @@ class TurnLoop:
     Args:
         tokenizer: reads the turns.
         generate: one turn for each row of ids; an empty one ends its episode.
-        eos_token_ids: the ids that end a turn. A turn that ends otherwise was cut, and ends its episode.
+        eos_token_ids: the ids that end a turn, beside those of the chat template. A turn that ends otherwise was cut,
+            and ends its episode.
         context: "full" or "memory", see `rollout.context`.
         context_turns: past turns that the "memory" context keeps.
         limits: budgets.
-        suffix_ids: renders tool messages; default: as the tokenizer's chat template does.
+        chat: renders tool messages and reads turns; default: with the tokenizer's chat template.
+        stop: texts that end a turn too, as the engine's stop strings do. What was sampled behind one is left out.
         equalize: from the number of rows to generate here to the number to generate, so that all ranks generate as
             many, as often (a vLLM server gives ranks with unequal numbers each other's turns).
         event_loop: where async tools run; a new one for each call by default.
@@ -102,19 +82,21 @@ class TurnLoop:
         context: str = "full",
         context_turns: int = 1,
         limits: TurnLimits | None = None,
-        suffix_ids: Callable[[list[Message]], list[int]] | None = None,
+        chat: ChatFormat | None = None,
+        stop: Sequence[str] = (),
         equalize: Callable[[int], int] = lambda rows: rows,
         event_loop: asyncio.AbstractEventLoop | None = None,
         on_message: Callable[[Message], None] | None = None,
     ) -> None:
         self.tokenizer = tokenizer
         self.generate = generate
-        self.eos_token_ids = frozenset(eos_token_ids)
+        self.chat = chat or ChatFormat(tokenizer)
+        self.stop = tuple(stop)
+        self.eos_token_ids = frozenset([*eos_token_ids, *self.chat.end_ids])
         self._plain = PlainText(tokenizer)
         self.context = context
         self.context_turns = context_turns
         self.limits = limits or TurnLimits()
-        self.suffix_ids = suffix_ids or partial(tool_suffix_ids, tokenizer)
         self.equalize = equalize
         self.event_loop = event_loop
         self.on_message = on_message or (lambda message: None)
@@ -142,24 +124,32 @@ class TurnLoop:
             raise ValueError(f"the engine gave {len(logprobs)} log-probs for {len(ids)} tokens")
         start = len(episode.completion_ids)
         room = self.limits.max_completion_length - start
-        ids, logprobs = ids[:room], logprobs[:room] if logprobs is not None else None
+        ids, stopped = self._cut_at_stop(ids[:room])
+        logprobs = logprobs[: len(ids)] if logprobs is not None else None
         if not ids:
             episode.stop_reason = "truncated"
             return
         text = self.tokenizer.decode([i for i in ids if i not in self.eos_token_ids], skip_special_tokens=False)
-        calls = self._parse(episode, context, ids).get("tool_calls") or []
+        read = self.chat.read(text, list(episode.tools.values()))
         first = self._first_visible(episode)
-        episode.turns.append(Turn(text, calls, first, len(context), len(ids), start, ids, logprobs))
+        turn = Turn(text, read.calls, first, len(context), len(ids), start, ids, logprobs)
+        turn.malformed, turn.opened, turn.parts = read.error, self.chat.opened, read.parts
+        episode.turns.append(turn)
         if hasattr(episode.environment, "turn_text"):
             episode.environment.turn_text = text
-        episode.stop_reason = stop_reason(episode, ids[-1] in self.eos_token_ids, self.limits)
-        self.on_message(episode.turns[-1].message)
+        episode.stop_reason = stop_reason(episode, stopped or ids[-1] in self.eos_token_ids, self.limits)
+        self.on_message(turn.message)
 
-    def _parse(self, episode: Episode, context: list[int], ids: list[int]) -> dict[str, Any]:
-        try:
-            return parse_response(self.tokenizer, ids, prefix=context, tools=list(episode.tools.values()))
-        except RecursionError:  # arguments nested too deep for the JSON parser: no call, as any malformed one
-            return {}
+    def _cut_at_stop(self, ids: list[int]) -> tuple[list[int], bool]:
+        """The ids up to the token that completes a stop string, and whether there is one."""
+
+        def holds_stop(length: int) -> bool:
+            text = self.tokenizer.decode(ids[:length], skip_special_tokens=False)
+            return any(stop in text for stop in self.stop)
+
+        if not self.stop or not holds_stop(len(ids)):
+            return ids, False
+        return ids[: bisect_left(range(len(ids)), True, key=holds_stop)], True
 
     def _generate_turns(self, active: list[Episode]) -> None:
         contexts = [self.visible(episode) for episode in active]
@@ -183,6 +173,8 @@ class TurnLoop:
             episode.tool_failures += result.failed
             messages[id(episode)].append(self._tool_message(call, result))
         for episode in active:
+            if episode.turns[-1].malformed is not None:
+                messages[id(episode)].append(self._tool_message(*malformed_result(episode)))
             self._append_results(episode, messages[id(episode)])
             for message in messages[id(episode)]:
                 self.on_message(message)
@@ -206,7 +198,8 @@ class TurnLoop:
             return
         if len(episode.turns) == self.limits.max_turns - 1:
             messages[-1]["content"] += LAST_TURN_NOTE
-        turn.results, turn.result_ids = messages, self.suffix_ids(messages)
+        ended = (turn.ids or [])[-1] in self.eos_token_ids
+        turn.results, turn.result_ids = messages, self.chat.suffix_ids(messages, ended)
         if not self._has_room(episode):
             turn.results, turn.result_ids, episode.stop_reason = [], [], "truncated"
 

@@ -17,6 +17,7 @@ from trl import GRPOTrainer
 from ..integrations.vllm_server import unreachable
 from ..memory import find_memory_spans
 from ..rollout.plain import PlainText
+from ..rollout.chat_format import OTHER_TEMPLATE
 from ..rows import check_row
 from ..text import escape
 from ..types import Episode
@@ -122,8 +123,7 @@ def explain_start_errors(args: MemPOConfig, name: str, tokenizer: Any) -> Iterat
             raise
         raise ValueError(
             f"the chat template of {getattr(tokenizer, 'name_or_path', name)} cannot be used for turns "
-            f"with tools: {error} Set tokenizer.chat_template to one that renders earlier messages the same "
-            "whatever follows, e.g. trl.chat_template_utils.qwen2_5_training_chat_template"
+            f"with tools: {error} Set {OTHER_TEMPLATE}, and pass the tokenizer as processing_class"
         ) from error
     except OSError as error:  # what requests raises is one
         if "vLLM server can't be reached" not in str(error):

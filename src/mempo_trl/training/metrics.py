@@ -27,6 +27,7 @@ def episode_metrics(
         "rollout/turns": [float(len(episode.turns)) for episode in episodes],
         "rollout/total_tokens": [float(episode.total_tokens) for episode in episodes],
         "rollout/peak_tokens": [float(episode.peak_tokens) for episode in episodes],
+        "rollout/malformed_calls": [float(episode.malformed_calls) for episode in episodes],
         "rollout/truncated_fraction": [float(episode.stop_reason == "truncated") for episode in episodes],
         "rollout/max_turns_fraction": [float(episode.stop_reason == "max_turns") for episode in episodes],
         "tools/environment_failures": [float(getattr(episode.environment, "failures", 0)) for episode in episodes],
