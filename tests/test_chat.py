@@ -257,7 +257,6 @@ def test_many_questions_are_asked_at_once(environment_factory):
         "no call",
         "<tool_call>not json</tool_call>",
         "<tool_call>[1]</tool_call>",
-        '<tool_call>{"name": "x"}</tool_call>',
         '<tool_call>{"name": "x", "arguments": {}}',
     ],
 )

@@ -1,30 +1,24 @@
 """The turn loop for chat endpoints: `rollout.loop.TurnLoop` on messages in place of token ids."""
 
 import json
-import re
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable
 from typing import Any
 
+from ..parts import Part, find_blocks
 from ..text import valid_unicode
 from ..types import ChatReply, Episode, Message, Turn, TurnLimits
 from .context import first_visible, visible_messages
-from .loop import LAST_TURN_NOTE, is_done, stop_reason
+from .loop import LAST_TURN_NOTE, is_done, malformed_result, stop_reason
+from .reading import HERMES_TEMPLATE, TurnReader, read_call
 from .tools import run_calls, tool_schemas
-
-TOOL_CALL = re.compile(r"<tool_call>(.*?)</tool_call>", re.DOTALL)
 
 # Asks for one message, given the messages so far and the schemas of the tools.
 Complete = Callable[[list[Message], list[dict[str, Any]]], ChatReply]
 
 
 def read_tool_calls(text: str) -> list[Message]:
-    """The tool calls that stand between tags in a turn's text; none if one of them is no call."""
-    try:
-        functions = [json.loads(block) for block in TOOL_CALL.findall(text)]
-        return [{"function": {"name": f["name"], "arguments": f["arguments"]}} for f in functions]
-    except (ValueError, KeyError, TypeError, RecursionError):
-        return []
+    """The tool calls that stand between tags in a turn's text; none if one of them cannot be read."""
+    return TurnReader(HERMES_TEMPLATE).read(text).calls
 
 
 class ChatLoop:
@@ -39,7 +33,7 @@ class ChatLoop:
     """
 
     def __init__(self, complete: Complete, context: str, context_turns: int, limits: TurnLimits) -> None:
-        self.complete = complete
+        self.complete, self.reader = complete, TurnReader(HERMES_TEMPLATE)
         self.context, self.context_turns, self.limits = context, context_turns, limits
 
     def run(self, episode: Episode, on_message: Callable[[Message], None] | None = None) -> None:
@@ -59,11 +53,18 @@ class ChatLoop:
                     episode.stop_reason = "done"
 
     def _add_turn(self, episode: Episode, first: int, reply: ChatReply) -> None:
-        calls = reply.tool_calls or read_tool_calls(reply.text)
-        calls = [_parsed(call, f"call_{len(episode.turns)}_{index}") for index, call in enumerate(calls)]
-        blocks = [f"<tool_call>\n{json.dumps(call['function'])}\n</tool_call>" for call in calls]
-        text = valid_unicode("\n".join([reply.text, *blocks]).lstrip() if reply.tool_calls else reply.text)
-        episode.turns.append(Turn(text, calls, first, reply.prompt_tokens, reply.completion_tokens))
+        read = self.reader.read(valid_unicode(reply.text), tools=list(episode.tools.values()))
+        calls, text, parts = read.calls, read.text, read.parts
+        if reply.tool_calls:  # they stand in the text as well, so that it is the whole turn
+            calls = [read_call(call) | {"id": call.get("id")} for call in reply.tool_calls]
+            blocks = [f"<tool_call>\n{_json(call['function'])}\n</tool_call>" for call in calls]
+            text = valid_unicode("\n".join([reply.text, *blocks]).lstrip())
+            parts = [part for part in parts if part.kind != "call"] + [Part("call", block) for block in blocks]
+        turn = Turn(text, [], first, reply.prompt_tokens, reply.completion_tokens, parts=parts)
+        turn.malformed = None if calls else read.error
+        for index, call in enumerate(calls):
+            turn.tool_calls.append({**call, "id": call.get("id") or f"call_{len(episode.turns)}_{index}"})
+        episode.turns.append(turn)
         if hasattr(episode.environment, "turn_text"):
             episode.environment.turn_text = text
         episode.stop_reason = stop_reason(episode, reply.finish_reason != "length", self.limits)
@@ -82,19 +83,15 @@ class ChatLoop:
             }
             for call, result in zip(turn.tool_calls, results, strict=True)
         ]
+        if turn.malformed is not None:  # no call has an id that a tool message could name
+            _, result = malformed_result(episode)
+            turn.results.append({"role": "user", "content": valid_unicode(result.text)})
         if len(episode.turns) == self.limits.max_turns - 1:
             turn.results[-1]["content"] += LAST_TURN_NOTE
 
 
-def _parsed(call: Mapping[str, Any], default_id: str) -> Message:
-    """One call with an id, and its arguments as an object where they are one."""
-    function = call["function"]
-    arguments = function.get("arguments") or {}
-    if isinstance(arguments, str):
-        with suppress(ValueError):  # stays text: the tool's result tells the model what is wrong
-            arguments = json.loads(arguments)
-    function = {"name": valid_unicode(str(function["name"])), "arguments": arguments}
-    return {"id": call.get("id") or default_id, "type": "function", "function": function}
+def _json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)
 
 
 def to_wire(message: Message) -> Message:
@@ -104,7 +101,16 @@ def to_wire(message: Message) -> Message:
     if not message.get("tool_calls"):
         return {key: message[key] for key in ("role", "content")}
     calls = [
-        {**call, "function": {**call["function"], "arguments": json.dumps(call["function"]["arguments"])}}
+        {**call, "function": {**call["function"], "arguments": _json(call["function"]["arguments"])}}
         for call in message["tool_calls"]
     ]
-    return {"role": "assistant", "content": TOOL_CALL.sub("", message["content"]).strip(), "tool_calls": calls}
+    return {"role": "assistant", "content": without_calls(message["content"]), "tool_calls": calls}
+
+
+def without_calls(text: str) -> str:
+    """A turn's text without the calls between tags that it makes; those that it quotes stay."""
+    kept, position = "", 0
+    for block in find_blocks(text):
+        if block.tag == "tool_call":
+            kept, position = kept + text[position : block.start], block.end
+    return (kept + text[position:]).strip()

@@ -2,12 +2,14 @@
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 from transformers.utils.chat_parsing import ResponseParser
 
 from ..parts import Part, find_blocks, split_blocks
+from ..text import valid_unicode
 
 # What most models without a template of their own write, and what a chat endpoint that parses no calls sends as text:
 # JSON between tags.
@@ -83,13 +85,13 @@ class TurnReader:
         parser = ResponseParser(self.template, prefix="", tools=list(tools))
         try:
             regions = list(_regions(parser, shown + whole[position:] + self.end))
-            calls = [_call(call) for name, _, value in regions if name == "tool_calls" for call in _as_list(value)]
+            calls = [read_call(call) for name, _, value in regions if name == "tool_calls" for call in _as_list(value)]
         except (ValueError, TypeError, KeyError, RecursionError) as error:  # what a parser makes of malformed calls
-            return ReadTurn(whole, split_blocks(whole, ("mem", "think")), error=f"{error!s:.200}")
+            return ReadTurn(whole, split_blocks(whole, ("mem", "think")), error=f"{error!s:.200}".rstrip(".") + ".")
         parts = _parts(regions, hidden, opened, self.end)
         malformed = None
         if not calls and any(part.kind == "text" and self.marker in part.text for part in parts):
-            malformed = f"it begins with {self.marker} but does not go on as a call"
+            malformed = f"it begins with {self.marker} but does not continue as one."
         return ReadTurn(whole, parts, [_restored(call, _table(hidden)) for call in calls], malformed)
 
 
@@ -147,15 +149,23 @@ def _with_opened(parts: list[Part], opened: str) -> list[Part]:
     return parts
 
 
-def _call(call: Any) -> dict[str, Any]:
-    """A call with a name and arguments. Arguments that are JSON text are read; without any there are none."""
+def read_call(call: Any) -> dict[str, Any]:
+    """A call with a name and arguments, however a model or an endpoint wrote it.
+
+    Without arguments there are none, and arguments that are JSON text are read. A name that no tool has, and arguments
+    that are not an object, stay: what the tool answers tells the model.
+
+    Raises:
+        `ValueError`: it has no name.
+    """
     function = call.get("function", call) if isinstance(call, Mapping) else call
-    if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
-        raise ValueError("a call needs a name, which is a text, and arguments, which are a JSON object")
+    if not isinstance(function, Mapping) or not isinstance(function.get("name"), str | int | float):
+        raise ValueError("a call needs a name, and arguments, which are a JSON object")
     arguments: Any = next((function[key] for key in ("arguments", "parameters") if function.get(key) is not None), {})
     if isinstance(arguments, str):
-        arguments = json.loads(arguments)
-    return {"type": "function", "function": {"name": function["name"], "arguments": arguments}}
+        with suppress(ValueError):
+            arguments = json.loads(arguments or "{}")
+    return {"type": "function", "function": {"name": valid_unicode(str(function["name"])), "arguments": arguments}}
 
 
 def _table(hidden: Mapping[str, str]) -> dict[int, str]:

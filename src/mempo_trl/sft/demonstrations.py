@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from ..inference.agent import MemoryAgent
-from ..parts import find_blocks, in_order
+from ..parts import in_order
 from ..rollout.chat_format import ChatFormat, environment_tools
+from ..rollout.chat_loop import without_calls
 from ..rollout.context import first_visible, visible_ids
 from ..rollout.reading import HERMES_TEMPLATE, ReadTurn, TurnReader
 from ..tasks.outcome import RewardFunction, outcome_reward
@@ -159,10 +160,7 @@ def _turn_ids(turn: Turn, trace: Trace, chat: ChatFormat) -> list[int]:
             "cannot be taken out of its turns. Write the file again with the model that is to learn, an expert or a "
             "teacher behind a chat endpoint"
         )
-    blocks = [text[block.start : block.end] for block in find_blocks(text) if block.tag == "tool_call"]
-    for block in blocks:
-        text = text.replace(block, "", 1)
-    return chat.turn_ids(text, calls)
+    return chat.turn_ids(without_calls(text), calls)
 
 
 def _same_calls(read: ReadTurn, calls: list[Any]) -> bool:
