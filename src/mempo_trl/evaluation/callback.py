@@ -116,4 +116,5 @@ class EvaluationCallback(TrainerCallback):
             context_turns=args.context_turns,
             limits=TurnLimits(args.max_turns, args.max_tool_length, args.max_completion_length),
             sampling=Sampling(args.temperature, args.top_p, args.max_turn_length),
+            chat_template_kwargs=args.chat_template_kwargs or {},
         )

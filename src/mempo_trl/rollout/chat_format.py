@@ -11,6 +11,7 @@ from transformers.utils.chat_parsing.response_templates import load_response_tem
 
 from ..parts import find_blocks
 from .plain import PlainText
+from .prompt_settings import saved_settings
 from .reading import ReadTurn, TurnReader
 
 _USER = {"role": "user", "content": "dummy"}
@@ -33,7 +34,8 @@ class ChatFormat:
 
     Args:
         tokenizer: with a chat template.
-        chat_template_kwargs: options of the template, such as `{"enable_thinking": False}`.
+        chat_template_kwargs: options of the template, such as `{"enable_thinking": False}`. Default: those that a model
+            in the tokenizer's folder was trained with (see `rollout.prompt_settings`), or none.
 
     Attributes:
         opened: what the assistant header writes of each turn, such as `<think>`.
@@ -47,7 +49,10 @@ class ChatFormat:
         self, tokenizer: PreTrainedTokenizerBase, chat_template_kwargs: Mapping[str, Any] | None = None
     ) -> None:
         self.tokenizer = tokenizer
-        self.chat_template_kwargs = dict(chat_template_kwargs or {})
+        if chat_template_kwargs is None:
+            saved = saved_settings(tokenizer.name_or_path)
+            chat_template_kwargs = saved.chat_template_kwargs if saved else {}
+        self.chat_template_kwargs = dict(chat_template_kwargs)
         self.chat_template = training_template(tokenizer)
         self._prompt = self._render([_USER], add_generation_prompt=True)
         self.opened = _opened(load_response_template(tokenizer.response_template), self._prompt)

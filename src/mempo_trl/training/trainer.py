@@ -30,7 +30,6 @@ from ..memory.advantages import token_advantages
 from ..memory.scored import ScoredMemories
 from ..memory.scoring.engine import AnswerScorer
 from ..memory.scoring.shared import CompletionLogps
-from ..rollout.chat_format import ChatFormat
 from ..rollout.loop import TurnLoop
 from ..rows import check_row
 from ..types import Episode, Message, TurnLimits
@@ -58,6 +57,7 @@ from .memory_functions import MemoryRewardFunc, MemoryRewards
 from .metrics import episode_metrics, forward_cost, masked_fraction
 from .packed import fused_log_probs
 from .scoring import group_advantages, reward_memories, score_batch
+from .turn_ends import end_turns, prepare_template, prompt_settings
 
 
 class MemPOTrainer(ResumableTrainer, HubTrainer, EpisodeTrainer):
@@ -154,8 +154,7 @@ class MemPOTrainer(ResumableTrainer, HubTrainer, EpisodeTrainer):
             "quantization_config": quantization_config, "peft_config": peft_config, "tools": tools,
             "rollout_func": rollout_func, "environment_factory": environment_factory,
         }  # fmt: skip
-        if isinstance(processing_class, PreTrainedTokenizerBase):
-            ChatFormat(processing_class, args.chat_template_kwargs)
+        prepare_template(args, name, processing_class)
         with explain_start_errors(args, name, processing_class):
             super().__init__(**arguments)
         if self._is_vlm:
@@ -163,8 +162,7 @@ class MemPOTrainer(ResumableTrainer, HubTrainer, EpisodeTrainer):
         keep_differentiable(self.model)
         check_tags(self._tokenizer)
         check_datasets_answers(datasets, self._answers_column, self._tokenizer)
-        self._chat = ChatFormat(self._tokenizer, args.chat_template_kwargs)
-        self._stop = self._end_turns()
+        self._chat, self._stop = end_turns(self)
         self._batch = GenerationBatch([], ready=True)
         self._engine_limit = self._limit_turns(args.max_turn_length)
         self._visible: Tensor | None = None  # of the forward that is being made, see `_seen_as`
@@ -174,25 +172,6 @@ class MemPOTrainer(ResumableTrainer, HubTrainer, EpisodeTrainer):
             autocast=self.accelerator.autocast, count=self._count_forwarded,
             sharded=self.is_fsdp_enabled or self.is_deepspeed_enabled,
         )  # fmt: skip
-
-    def _end_turns(self) -> list[str]:
-        """Ends turns at the chat template's end tokens; returns the stop strings of `generation_kwargs`."""
-        self.eos_token_ids: list[int] = list(dict.fromkeys([*self.eos_token_ids, *self._chat.end_ids]))
-        given = dict(self.args.generation_kwargs or {})
-        stop = [given.pop(name, None) or [] for name in ("stop", "stop_strings")]
-        strings = [text for texts in stop for text in ([texts] if isinstance(texts, str) else texts)]
-        if self.use_vllm:
-            ids = [*(given.get("stop_token_ids") or []), *self.eos_token_ids]
-            given |= {"stop_token_ids": list(dict.fromkeys(ids)), **({"stop": strings} if strings else {})}
-            self.vllm_generation.generation_kwargs = given
-            return strings
-        self.generation_config.eos_token_id = self.generation_kwargs["eos_token_id"] = self.eos_token_ids
-        if strings:
-            self.generation_kwargs.pop("stop", None)
-            self.generation_kwargs["stop_strings"] = self.generation_config.stop_strings = strings
-            # TRL does not hand over the tokenizer that Transformers looks for stop strings with.
-            self.model.generate = partial(self.model.generate, tokenizer=self._tokenizer)
-        return strings
 
     def _limit_turns(self, tokens: int) -> int | None:
         """Bounds what one call generates to a turn; returns the length that a turn's context must stay under."""
@@ -206,6 +185,10 @@ class MemPOTrainer(ResumableTrainer, HubTrainer, EpisodeTrainer):
         else:
             self.generation_config.max_new_tokens = self.generation_kwargs["max_new_tokens"] = tokens
         return context_limit(lengths, tokens)
+
+    def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
+        super()._save(output_dir, state_dict)
+        prompt_settings(self).save(output_dir or self.args.output_dir)
 
     @property
     def last_rollout(self) -> GenerationBatch | None:

@@ -1,0 +1,72 @@
+"""What TRL's trainer is told about turns: what ends them, and what shapes their prompts."""
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from transformers import PreTrainedTokenizerBase
+
+from ..rollout.chat_format import ChatFormat
+from ..rollout.prompt_settings import PromptSettings, saved_settings
+from ..rollout.tools import tool_schemas
+from ..types import TurnLimits
+from .config import MemPOConfig
+
+if TYPE_CHECKING:
+    from .trainer import MemPOTrainer
+
+
+def prepare_template(args: MemPOConfig, name: str, processing_class: Any) -> None:
+    """Fills in the options of the chat template that the model was trained with before, and refuses what cannot work.
+
+    Raises:
+        ValueError: turns with tools cannot be rendered with the chat template.
+    """
+    saved = saved_settings(getattr(processing_class, "name_or_path", None) or name)
+    if args.chat_template_kwargs is None and saved is not None:
+        args.chat_template_kwargs = saved.chat_template_kwargs or None
+    if isinstance(processing_class, PreTrainedTokenizerBase):
+        ChatFormat(processing_class, args.chat_template_kwargs or {})
+
+
+def end_turns(trainer: "MemPOTrainer") -> tuple[ChatFormat, list[str]]:
+    """Makes the engine end turns at the chat template's end tokens, whatever the model's generation config says.
+
+    Returns:
+        What renders and reads turns, and the stop strings of `generation_kwargs`: `stop`, as vLLM names them, or
+        `stop_strings`, as Transformers does.
+    """
+    chat = ChatFormat(trainer._tokenizer, trainer.args.chat_template_kwargs or {})
+    trainer.eos_token_ids = list(dict.fromkeys([*trainer.eos_token_ids, *chat.end_ids]))
+    given: dict[str, Any] = dict(trainer.args.generation_kwargs or {})
+    named = [given.pop(name, None) or [] for name in ("stop", "stop_strings")]
+    strings = [text for texts in named for text in ([texts] if isinstance(texts, str) else texts)]
+    if trainer.use_vllm:
+        ids = [*(given.get("stop_token_ids") or []), *trainer.eos_token_ids]
+        given |= {"stop_token_ids": list(dict.fromkeys(ids)), **({"stop": strings} if strings else {})}
+        trainer.vllm_generation.generation_kwargs = given
+        return chat, strings
+    trainer.generation_config.eos_token_id = trainer.generation_kwargs["eos_token_id"] = trainer.eos_token_ids
+    if strings:
+        trainer.generation_kwargs.pop("stop", None)
+        trainer.generation_kwargs["stop_strings"] = trainer.generation_config.stop_strings = strings
+        # TRL does not hand over the tokenizer that Transformers looks for stop strings with.
+        trainer.model.generate = partial(trainer.model.generate, tokenizer=trainer._tokenizer)
+    return chat, strings
+
+
+def prompt_settings(trainer: "MemPOTrainer") -> PromptSettings:
+    """What shapes the prompts of `trainer`'s policy."""
+    args = trainer.args
+    first = next(iter(trainer.train_dataset))["prompt"][0]
+    limits = TurnLimits(
+        args.max_turns, args.max_tool_length, args.max_completion_length, None, args.tool_timeout,
+        args.tool_concurrency,
+    )  # fmt: skip
+    return PromptSettings(
+        args.chat_template_kwargs or {},
+        args.context,
+        args.context_turns,
+        limits,
+        tool_schemas({tool.__name__: tool for tool in trainer.tools}),
+        first["content"] if first["role"] == "system" else None,
+    )
