@@ -400,7 +400,7 @@ def test_a_template_that_rewrites_earlier_turns(tmp_path, model, tokenizer, ques
     tokenizer = copy.deepcopy(tokenizer)
     tokenizer.chat_template = "{{ messages | length }}" + tokenizer.chat_template
     tokenizer.response_template = None
-    with pytest.raises(ValueError, match=r"or set tokenizer.chat_template = trl.chat_template_utils.qwen2_5_chat_template"):
+    with pytest.raises(ValueError, match=r"or set tokenizer.chat_template = trl.chat_template_utils.qwen2"):
         make_trainer(tmp_path, model, tokenizer, questions)
 
 

@@ -3,7 +3,6 @@
 import asyncio
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from typing import Any
 
 from transformers import PreTrainedTokenizerBase

@@ -16,8 +16,8 @@ from trl import GRPOTrainer
 
 from ..integrations.vllm_server import unreachable
 from ..memory import find_memory_spans
-from ..rollout.plain import PlainText
 from ..rollout.chat_format import OTHER_TEMPLATE
+from ..rollout.plain import PlainText
 from ..rows import check_row
 from ..text import escape
 from ..types import Episode

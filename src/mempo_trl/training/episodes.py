@@ -13,6 +13,7 @@ from .arguments import check_tools
 from .batch import GenerationBatch
 from .environments import check_environments, replace_environments
 from .metrics import length_metrics
+from .turn_ends import end_turns, prepare_template, prompt_settings
 
 
 class EpisodeTrainer(GRPOTrainer):
@@ -20,6 +21,7 @@ class EpisodeTrainer(GRPOTrainer):
     Mixed in before [`~trl.GRPOTrainer`].
 
     - Prompts, with what `reset` added to them, are made plain: no text in them opens a turn.
+    - Turns end at the chat template's end tokens and at stop strings; what shapes the prompts is saved with the model.
     - Each trajectory is generated from its own prompt, also where `reset` gives those of a group different texts.
     - An environment that a call which timed out may still write to is not used any more.
     - An episode is truncated if its stop reason says so, in TRL's metrics and for `mask_truncated_completions`. TRL
@@ -30,11 +32,17 @@ class EpisodeTrainer(GRPOTrainer):
     _batch: GenerationBatch
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
+        prepare_template(kwargs["args"], kwargs["model"], kwargs["processing_class"])
         super().__init__(*args, **kwargs)
+        self._chat, self._stop = end_turns(self)
         self.mask_truncated_completions = False  # TRL's; `_leave_out_truncated` does it
         check_tools(self.tools)
         if self.environment_factories is not None:
             check_environments(self.environment_factories, self._environment_pool)
+
+    def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
+        super()._save(output_dir, state_dict)
+        prompt_settings(self).save(output_dir or self.args.output_dir)
 
     def _generate(self, prompts: list[list[Message]]) -> tuple[Any, ...]:
         plain = PlainText(self._tokenizer)

@@ -57,7 +57,6 @@ from .memory_functions import MemoryRewardFunc, MemoryRewards
 from .metrics import episode_metrics, forward_cost, masked_fraction
 from .packed import fused_log_probs
 from .scoring import group_advantages, reward_memories, score_batch
-from .turn_ends import end_turns, prepare_template, prompt_settings
 
 
 class MemPOTrainer(ResumableTrainer, HubTrainer, EpisodeTrainer):
@@ -146,15 +145,13 @@ class MemPOTrainer(ResumableTrainer, HubTrainer, EpisodeTrainer):
         self._answers_column = wanted_answers_column(args, self._memory_rewards.needs_answers, datasets.values())
         for split_name, split in datasets.items():
             check_dataset(split, self._answers_column, split_name)
-        # By keyword: a class that replaces TRL's may have another order.
-        arguments = {
+        arguments = {  # by keyword: a class that replaces TRL's may have another order
             "model": model, "reward_funcs": reward_funcs, "args": args, "train_dataset": train_dataset,
             "eval_dataset": eval_dataset, "processing_class": processing_class,
             "reward_processing_classes": reward_processing_classes, "callbacks": callbacks, "optimizers": optimizers,
             "quantization_config": quantization_config, "peft_config": peft_config, "tools": tools,
             "rollout_func": rollout_func, "environment_factory": environment_factory,
         }  # fmt: skip
-        prepare_template(args, name, processing_class)
         with explain_start_errors(args, name, processing_class):
             super().__init__(**arguments)
         if self._is_vlm:
@@ -162,7 +159,6 @@ class MemPOTrainer(ResumableTrainer, HubTrainer, EpisodeTrainer):
         keep_differentiable(self.model)
         check_tags(self._tokenizer)
         check_datasets_answers(datasets, self._answers_column, self._tokenizer)
-        self._chat, self._stop = end_turns(self)
         self._batch = GenerationBatch([], ready=True)
         self._engine_limit = self._limit_turns(args.max_turn_length)
         self._visible: Tensor | None = None  # of the forward that is being made, see `_seen_as`
@@ -185,10 +181,6 @@ class MemPOTrainer(ResumableTrainer, HubTrainer, EpisodeTrainer):
         else:
             self.generation_config.max_new_tokens = self.generation_kwargs["max_new_tokens"] = tokens
         return context_limit(lengths, tokens)
-
-    def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
-        super()._save(output_dir, state_dict)
-        prompt_settings(self).save(output_dir or self.args.output_dir)
 
     @property
     def last_rollout(self) -> GenerationBatch | None:

@@ -1,7 +1,7 @@
 """What TRL's trainer is told about turns: what ends them, and what shapes their prompts."""
 
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
@@ -11,24 +11,22 @@ from ..rollout.tools import tool_schemas
 from ..types import TurnLimits
 from .config import MemPOConfig
 
-if TYPE_CHECKING:
-    from .trainer import MemPOTrainer
 
-
-def prepare_template(args: MemPOConfig, name: str, processing_class: Any) -> None:
+def prepare_template(args: MemPOConfig, model: Any, processing_class: Any) -> None:
     """Fills in the options of the chat template that the model was trained with before, and refuses what cannot work.
 
     Raises:
         ValueError: turns with tools cannot be rendered with the chat template.
     """
-    saved = saved_settings(getattr(processing_class, "name_or_path", None) or name)
+    folder = model if isinstance(model, str) else getattr(model, "name_or_path", None)
+    saved = saved_settings(getattr(processing_class, "name_or_path", None) or folder)
     if args.chat_template_kwargs is None and saved is not None:
         args.chat_template_kwargs = saved.chat_template_kwargs or None
     if isinstance(processing_class, PreTrainedTokenizerBase):
         ChatFormat(processing_class, args.chat_template_kwargs or {})
 
 
-def end_turns(trainer: "MemPOTrainer") -> tuple[ChatFormat, list[str]]:
+def end_turns(trainer: Any) -> tuple[ChatFormat, list[str]]:
     """Makes the engine end turns at the chat template's end tokens, whatever the model's generation config says.
 
     Returns:
@@ -54,7 +52,7 @@ def end_turns(trainer: "MemPOTrainer") -> tuple[ChatFormat, list[str]]:
     return chat, strings
 
 
-def prompt_settings(trainer: "MemPOTrainer") -> PromptSettings:
+def prompt_settings(trainer: Any) -> PromptSettings:
     """What shapes the prompts of `trainer`'s policy."""
     args = trainer.args
     first = next(iter(trainer.train_dataset))["prompt"][0]
