@@ -25,9 +25,9 @@ ROOMS = {
     "evaluation": {"inference", "memory", "tasks", "traces", "training", "types"},
     "sft": {"inference", "parts", "rollout", "tasks", "traces", "types"},
     "integrations": {"training"},
-    "training": {"integrations", "memory", "rollout", "rows", "traces", "types"},
+    "training": {"integrations", "memory", "rollout", "rows", "text", "traces", "types"},
     "report": {"memory", "traces"},
-    "cli": {"evaluation", "inference", "report", "rollout", "sft", "smollm2", "tasks", "traces", "training", "types"},
+    "cli": {"evaluation", "inference", "report", "sft", "smollm2", "tasks", "traces", "training", "types"},
     "smollm2": {"sft", "tasks"},
 }
 # Where trl may be imported at the top of a file: what extends it, and what renders as it does.

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from mempo_trl.traces.convert import episode_trace, trace_episode
 from mempo_trl.traces.file import read_traces, write_traces
 from report.sample_traces import make_traces
 
@@ -18,6 +19,32 @@ def test_written_traces_are_read_back_equal(tmp_path: Path) -> None:
     write_traces(path, traces[2:])
     assert list(read_traces(path)) == traces
     assert path.read_bytes().count(b"\n") == 5
+
+
+def test_a_file_of_schema_1_is_read_under_today_s_names(tmp_path: Path) -> None:
+    """What was called p_full and answer_logps_full; a file can go on in the schema of today."""
+    old, new = make_traces(2)
+    names = {"p_baseline": "p_full", "answer_logps_baseline": "answer_logps_full"}
+    turns = [{names.get(name, name): value for name, value in turn.items()} for turn in old["turns"]]
+    path = tmp_path / "traces.jsonl"
+    path.write_text(json.dumps({**old, "schema_version": 1, "turns": turns}) + "\n")
+    write_traces(path, [new])
+    assert list(read_traces(path)) == [old, new]
+
+
+def test_a_trace_and_its_episode_say_the_same() -> None:
+    for trace in make_traces(4):
+        episode = trace_episode(trace)
+        assert episode.prompt == trace["messages"]
+        assert [turn.text for turn in episode.turns] == [turn["text"] for turn in trace["turns"]]
+        assert [m["content"] for m in episode.messages if m["role"] == "tool"] == [
+            result for turn in trace["turns"] for result in turn["tool_results"]
+        ]
+        again = episode_trace(episode, trace["context"])
+        for name in ("question_id", "question", "answers", "context", "stop_reason", "messages"):
+            assert again[name] == trace[name], name  # type: ignore[literal-required]
+        assert [turn["tool_calls"] for turn in again["turns"]] == [turn["tool_calls"] for turn in trace["turns"]]
+        assert (again["total_tokens"], again["peak_tokens"]) == (episode.total_tokens, episode.peak_tokens)
 
 
 def test_a_torn_last_line_is_skipped_then_removed_by_the_next_write(tmp_path: Path) -> None:

@@ -7,14 +7,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import MISSING, fields
 from typing import TYPE_CHECKING, Any
 
+from ..types import CONTEXTS, MAX_TURN_LENGTH, TurnLimits
 from .arguments import TaskArguments
 
 if TYPE_CHECKING:
     from ..inference.agent import MemoryAgent
     from ..tasks.task import Task
-
-
-CONTEXTS = ("memory", "full")
 
 
 class Parser(argparse.ArgumentParser):
@@ -125,12 +123,15 @@ def add_model_options(parser: argparse.ArgumentParser, required: bool = True, co
     )
     model.add_argument("--temperature", type=float, default=1.0, help="default: 1, as in training; 0 is greedy")
     model.add_argument("--top_p", type=float, default=1.0, help="default: 1")
-    model.add_argument("--max_turn_length", type=int, default=1024, help="most tokens of a turn; default: 1024")
-    model.add_argument("--max_tool_length", type=int, help="most tokens of a tool result; default: 1024")
-    model.add_argument(
-        "--max_completion_length", type=int, help="most tokens of an episode, without the prompt; default: 8192"
-    )
-    model.add_argument("--max_turns", type=int, default=16, help="most turns of an episode; default: 16")
+    for name, default, text in (
+        ("max_turn_length", MAX_TURN_LENGTH, "most tokens of a turn"),
+        ("max_tool_length", TurnLimits.max_tool_length, "most tokens of a tool result"),
+        ("max_completion_length", TurnLimits.max_completion_length, "most tokens of an episode, without the prompt"),
+        ("max_turns", TurnLimits.max_turns, "most turns of an episode"),
+    ):
+        # What an endpoint cannot be held to has no default here, see `make_agent`.
+        known = default if name in ("max_turn_length", "max_turns") else None
+        model.add_argument(f"--{name}", type=int, default=known, help=f"{text}; default: {default}")
     model.add_argument("--context_turns", type=int, default=1, help="past turns seen in memory context; default: 1")
 
 
@@ -178,7 +179,6 @@ def make_agent(
     """An agent with the options of `add_model_options`."""
     from ..inference.agent import MemoryAgent
     from ..inference.endpoints import Sampling
-    from ..types import TurnLimits
 
     budgets = {name: getattr(args, name) for name in ("max_tool_length", "max_completion_length")}
     budgets = {name: value for name, value in budgets.items() if value is not None}

@@ -1,13 +1,19 @@
 """From the answer's log-probabilities in two contexts to the memory reward."""
 
 import math
-from typing import Literal, NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-ThresholdMode = Literal["independent", "either", "both"]
-THRESHOLD_MODES: tuple[str, ...] = ("independent", "either", "both")
+# Which answer tokens P_baseline and P_mem are taken over, from those above the threshold in each of the two contexts.
+_KEPT: dict[str, Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]] = {
+    "independent": lambda baseline, mem: (baseline, mem),
+    "either": lambda baseline, mem: (baseline | mem, baseline | mem),
+    "both": lambda baseline, mem: (baseline & mem, baseline & mem),
+}
+THRESHOLD_MODES: tuple[str, ...] = tuple(_KEPT)
 
 
 class MemoryScore(NamedTuple):
@@ -27,17 +33,10 @@ class MemoryScore(NamedTuple):
 
 
 def _kept_tokens(baseline_logps: Tensor, mem_logps: Tensor, threshold: float, mode: str) -> tuple[Tensor, Tensor]:
-    log_threshold = math.log(threshold)
-    known_baseline, known_mem = baseline_logps > log_threshold, mem_logps > log_threshold
-    if mode == "independent":
-        return known_baseline, known_mem
-    if mode == "either":
-        kept = known_baseline | known_mem
-    elif mode == "both":
-        kept = known_baseline & known_mem
-    else:
+    if mode not in _KEPT:
         raise ValueError(f"memory_threshold_mode must be one of {', '.join(THRESHOLD_MODES)}: got {mode!r}")
-    return kept, kept
+    log_threshold = math.log(threshold)
+    return _KEPT[mode](baseline_logps > log_threshold, mem_logps > log_threshold)
 
 
 def _probability(logps: Tensor, kept: Tensor) -> Tensor:
