@@ -367,11 +367,8 @@ class MemPOTrainer(ResumableTrainer, HubTrainer, EpisodeTrainer):
             if old is not None:
                 return old, None, None
             visible = self._batch.visible
-        forward = partial(self._trl_logps, **kwargs)
+        forward = partial(super()._get_per_token_logps_and_entropies, **kwargs)
         return self._turn_logps(forward, model, input_ids, attention_mask, logits_to_keep, batch_size, visible)
-
-    def _trl_logps(self, *args: Any, **kwargs: Any) -> LogProbs:
-        return super()._get_per_token_logps_and_entropies(*args, **kwargs)
 
     def _is_generating(self, input_ids: Tensor) -> bool:
         """Whether TRL asks for log-probs of the generation batch while it is being made, and not for a loss's."""
