@@ -8,7 +8,7 @@ from trl import GRPOTrainer
 
 from ..integrations.vllm_server import samples_for_each
 from ..rollout.plain import PlainText
-from ..types import Message
+from ..types import Message, TurnLimits
 from .arguments import check_tools
 from .batch import GenerationBatch
 from .environments import check_environments, replace_environments
@@ -39,6 +39,13 @@ class EpisodeTrainer(GRPOTrainer):
         check_tools(self.tools)
         if self.environment_factories is not None:
             check_environments(self.environment_factories, self._environment_pool)
+
+    def _turn_limits(self, max_context_length: int | None) -> TurnLimits:
+        args = self.args
+        return TurnLimits(
+            args.max_turns, args.max_tool_length, args.max_completion_length, max_context_length, args.tool_timeout,
+            args.tool_concurrency,
+        )  # fmt: skip
 
     def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
         super()._save(output_dir, state_dict)

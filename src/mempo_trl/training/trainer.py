@@ -32,7 +32,7 @@ from ..memory.scoring.engine import AnswerScorer
 from ..memory.scoring.shared import CompletionLogps
 from ..rollout.loop import TurnLoop
 from ..rows import check_row
-from ..types import Episode, Message, TurnLimits
+from ..types import Episode, Message
 from .arguments import refuse_kinds
 from .batch import GenerationBatch, plain_messages
 from .by_turn import visible_starts
@@ -215,17 +215,13 @@ class MemPOTrainer(ResumableTrainer, HubTrainer, EpisodeTrainer):
 
     def _turn_loop(self) -> TurnLoop:
         args = self.args
-        limits = TurnLimits(
-            args.max_turns, args.max_tool_length, args.max_completion_length, self._engine_limit, args.tool_timeout,
-            args.tool_concurrency,
-        )  # fmt: skip
         return TurnLoop(
             self._tokenizer,
             lambda contexts: self._generate_single_turn(contexts, None, {}, num_generations=1),
             self.eos_token_ids,
             context=args.context,
             context_turns=args.context_turns,
-            limits=limits,
+            limits=self._turn_limits(self._engine_limit),
             chat=self._chat,
             stop=self._stop,
             equalize=self._max_over_ranks,

@@ -8,7 +8,6 @@ from transformers import PreTrainedTokenizerBase
 from ..rollout.chat_format import ChatFormat
 from ..rollout.prompt_settings import PromptSettings, saved_settings
 from ..rollout.tools import tool_schemas
-from ..types import TurnLimits
 from .config import MemPOConfig
 
 
@@ -56,15 +55,11 @@ def prompt_settings(trainer: Any) -> PromptSettings:
     """What shapes the prompts of `trainer`'s policy."""
     args = trainer.args
     first = next(iter(trainer.train_dataset))["prompt"][0]
-    limits = TurnLimits(
-        args.max_turns, args.max_tool_length, args.max_completion_length, None, args.tool_timeout,
-        args.tool_concurrency,
-    )  # fmt: skip
     return PromptSettings(
         args.chat_template_kwargs or {},
         args.context,
         args.context_turns,
-        limits,
+        trainer._turn_limits(None),
         tool_schemas({tool.__name__: tool for tool in trainer.tools}),
         first["content"] if first["role"] == "system" else None,
     )
