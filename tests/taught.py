@@ -11,7 +11,6 @@ from transformers import AutoTokenizer, BitsAndBytesConfig
 from conftest import build_model
 from helpers import answer_reward, make_config, make_trainer, search
 from mempo_trl import MemPOTrainer
-from mempo_trl.types import CONTEXTS
 
 QUESTIONS = Dataset.from_list(
     [{"prompt": [{"role": "user", "content": f"capital of A{i}"}], "answers": [f"Paris{i}", "Lima"]} for i in range(4)]
@@ -40,7 +39,7 @@ def save_taught(folder, tokenizer) -> Path:
     model = build_model(
         len(tokenizer), hidden_size=64, num_attention_heads=2, head_dim=32, tie_word_embeddings=False
     )  # fmt: skip
-    pairs = [pair for context in CONTEXTS for pair in scripted_turns(folder, model, tokenizer, context)]
+    pairs = [pair for context in ("full", "memory") for pair in scripted_turns(folder, model, tokenizer, context)]
     teach(model, [pair for number, pair in enumerate(pairs) if pair not in pairs[:number]])
     model.save_pretrained(folder / "model")
     tokenizer.save_pretrained(folder / "model")

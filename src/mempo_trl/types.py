@@ -17,12 +17,13 @@ Message = dict[str, Any]
 
 Tool = Callable[..., Any]
 
-Context = Literal["full", "memory"]
+Context = Literal["full", "memory", "budget"]
 CONTEXTS: tuple[str, ...] = get_args(Context)
 
-StopReason = Literal["finished", "done", "max_turns", "truncated", "error"]
+StopReason = Literal["finished", "done", "max_turns", "truncated", "no_memory", "error"]
 """Why an episode ended: the last turn called no tool ("finished"), the environment said so ("done"), a limit on turns
-("max_turns") or tokens ("truncated") was reached, or an endpoint failed ("error")."""
+("max_turns") or tokens ("truncated") was reached, a compaction closed no memory ("no_memory"), or an endpoint failed
+("error")."""
 
 _MEMORY = re.compile(r"<mem>((?:(?!<mem>).)*?)</mem>", re.DOTALL)
 
@@ -32,7 +33,7 @@ class TurnLimits:
     """Budgets of an episode, in turns, tokens and seconds.
 
     Attributes:
-        max_turns: turns of an episode.
+        max_turns: turns of an episode, without compactions.
         max_tool_length: tokens of one tool result; a longer one is cut, with a marker.
         max_completion_length: tokens of all turns and tool results of an episode.
         max_context_length: tokens that the engine can hold, prompt included; None for no limit.
@@ -86,7 +87,9 @@ class Turn:
         start: its first token, counted in the completion.
         ids: the sampled ids; None without.
         logprobs: of the ids, natural log; None where the engine gives none.
-        results: the tool messages behind it, one for each call that was run.
+        compaction: whether it was asked for in "budget" context, to rewrite what it saw as a memory.
+        results: the tool messages behind it, one for each call that was run; in "budget" context also the user message
+            that asks for a compaction, or that follows one.
         result_ids: their rendered ids, up to where the next turn starts; empty if none follows.
     """
 
@@ -98,6 +101,7 @@ class Turn:
     start: int = 0
     ids: list[int] | None = None
     logprobs: list[float] | None = None
+    compaction: bool = False
     results: list[Message] = field(default_factory=list)
     result_ids: list[int] = field(default_factory=list)
     malformed: str | None = None
@@ -186,6 +190,11 @@ class Episode:
     def malformed_calls(self) -> int:
         """How many turns made a call that cannot be read."""
         return sum(turn.malformed is not None for turn in self.turns)
+
+    @property
+    def turns_taken(self) -> int:
+        """Turns without compactions."""
+        return sum(not turn.compaction for turn in self.turns)
 
     @property
     def peak_tokens(self) -> int:

@@ -13,7 +13,7 @@ from ..inference.endpoints import Sampling
 from ..tasks.outcome import RewardFunction
 from ..tasks.search.rewards import mempo_outcome_reward
 from ..tasks.search.rows import Row
-from ..types import CONTEXTS, TurnLimits
+from ..types import TurnLimits
 from .evaluation import evaluate
 from .scores import Scores, mean_scores
 
@@ -25,7 +25,8 @@ class EvaluationCallback(TrainerCallback):
     """Evaluates the policy in both contexts before training, every so many steps, and after it.
 
     The means are logged as `eval/{context}/{name}`, with the names in `scores.METRICS`; `first` and `last` hold those
-    from before and after training, by context. The processes share the questions.
+    from before and after training, by context. "budget" is a third context where the policy is trained in it. The
+    processes share the questions.
 
     Args:
         trainer: whose policy is evaluated, with its own limits and sampling.
@@ -85,7 +86,7 @@ class EvaluationCallback(TrainerCallback):
         rank, ranks = trainer.accelerator.process_index, trainer.accelerator.num_processes
         training = trainer.model.training
         trainer.model.eval()  # also tells `log` that these are no metrics of a training step
-        for context in CONTEXTS:
+        for context in dict.fromkeys(("full", "memory", trainer.args.context)):
             path = traces if rank == 0 else None
             scores = evaluate(
                 self._agent(context),
@@ -114,6 +115,8 @@ class EvaluationCallback(TrainerCallback):
             context=context,
             environment_factory=self.environment_factory,
             context_turns=args.context_turns,
+            context_tokens=args.context_tokens if context == "budget" else None,
+            compaction_prompt=args.compaction_prompt,
             limits=TurnLimits(args.max_turns, args.max_tool_length, args.max_completion_length),
             sampling=Sampling(args.temperature, args.top_p, args.max_turn_length),
             chat_template_kwargs=args.chat_template_kwargs or {},

@@ -8,6 +8,7 @@ from typing import Any
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from ..rollout.budget import COMPACTION_PROMPT, ContextBudget, check_context_tokens
 from ..rollout.chat_format import ChatFormat, environment_tools
 from ..rollout.chat_loop import ChatLoop
 from ..rollout.loop import TurnLoop
@@ -30,10 +31,12 @@ class MemoryAgent:
         model: a transformers model, a `VLLMServer` or a `ChatEndpoint`.
         tokenizer: of the model; needed but for a `ChatEndpoint`.
         tools: functions that the model may call.
-        context: "memory" or "full".
+        context: "memory", "full" or "budget".
         environment_factory: makes the environment of each question, whose public methods are tools too, as in
             `GRPOTrainer`.
         context_turns: past turns that the "memory" context keeps.
+        context_tokens: most tokens that a turn and what it sees have in "budget" context.
+        compaction_prompt: the user message that asks for a memory in "budget" context.
         limits: turns, and tokens of tool results and episodes; without `max_context_length` the model's own is taken.
         sampling: how turns are sampled.
         chat_template_kwargs: options of the chat template, as in `MemPOConfig`. Not for a `ChatEndpoint`.
@@ -52,6 +55,8 @@ class MemoryAgent:
         *,
         environment_factory: Callable[[], Any] | None = None,
         context_turns: int = 1,
+        context_tokens: int | None = None,
+        compaction_prompt: str = COMPACTION_PROMPT,
         limits: TurnLimits | None = None,
         sampling: Sampling | None = None,
         chat_template_kwargs: Mapping[str, Any] | None = None,
@@ -59,6 +64,9 @@ class MemoryAgent:
     ) -> None:
         if context not in CONTEXTS:
             raise ValueError(f"context={context!r} is unknown. Set one of {', '.join(CONTEXTS)}")
+        check_context_tokens(context, context_tokens)
+        if context == "budget" and isinstance(model, ChatEndpoint):
+            raise ValueError("context='budget' needs token ids, which a chat endpoint has not. Pass a VLLMServer")
         if context_turns < 1:
             raise ValueError(f"context_turns={context_turns} leaves no turn to see. Set it to 1 or more")
         if not tools and environment_factory is None:
@@ -73,11 +81,16 @@ class MemoryAgent:
         self.limits = limits or TurnLimits()
         self.sampling = sampling or Sampling()
         self.system_prompt = system_prompt
+        self.budget = None
+        if context_tokens is not None:
+            self.budget = ContextBudget(context_tokens, self.sampling.max_turn_length, compaction_prompt)
         self.model: LocalModel | VLLMServer | ChatEndpoint
         self.model = model if isinstance(model, (VLLMServer, ChatEndpoint)) else LocalModel(model, tokenizer)
         self._format = None if isinstance(model, ChatEndpoint) else ChatFormat(tokenizer, chat_template_kwargs)
         if isinstance(self.model, LocalModel) and self._format is not None:
             self.model.eos_token_ids = list(dict.fromkeys([*self.model.eos_token_ids, *self._format.end_ids]))
+        if self.budget:
+            self._turn_loop(None, lambda: None).check_budget()
 
     def run(self, question: Question, on_message: OnMessage | None = None, seed: int | None = None) -> Episode:
         """Plays one question to its end.
@@ -164,23 +177,33 @@ class MemoryAgent:
         for episode in episodes:
             loop.run(episode, on_message)
 
-    def _play_ids(self, episodes: list[Episode], on_message: OnMessage | None, next_seed: NextSeed) -> None:
+    def _turn_loop(self, on_message: OnMessage | None, next_seed: NextSeed) -> TurnLoop:
         engine, chat = self.model, self._format
         assert chat is not None
         assert not isinstance(engine, ChatEndpoint)
-        limits = replace(self.limits, max_context_length=self.limits.max_context_length or engine.max_context_length)
-        loop = TurnLoop(
+        longest = self.limits.max_context_length or engine.max_context_length
+        if self.budget and longest and longest < self.budget.tokens:
+            raise ValueError(
+                f"context_tokens={self.budget.tokens} is more than the {longest} tokens that the model or its server "
+                f"holds. Set context_tokens={longest} or less"
+            )
+        return TurnLoop(
             chat.tokenizer,
             lambda contexts: (engine.generate(contexts, self.sampling, next_seed()), None),
             engine.eos_token_ids or [chat.tokenizer.eos_token_id],
             context=self.context,
             context_turns=self.context_turns,
-            limits=limits,
+            budget=self.budget,
+            limits=replace(self.limits, max_context_length=longest),
             chat=chat,
             on_message=on_message,
         )
+
+    def _play_ids(self, episodes: list[Episode], on_message: OnMessage | None, next_seed: NextSeed) -> None:
+        loop, chat = self._turn_loop(on_message, next_seed), self._format
+        assert chat is not None
         for episode in episodes:
             episode.prompt_ids = chat.prompt_ids(episode.prompt, list(episode.tools.values()))
-            if limits.max_context_length is not None and len(episode.prompt_ids) >= limits.max_context_length:
+            if not loop.has_room(episode):
                 episode.stop_reason = "truncated"
         loop.run(episodes)

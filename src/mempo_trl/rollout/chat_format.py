@@ -69,14 +69,16 @@ class ChatFormat:
         """The ids between a turn's end token and the next turn: what tools returned, and the assistant header.
 
         Args:
-            messages: of the tools.
+            messages: of the tools, and of the user in "budget" context.
             ended: whether the turn ended with its end token; if a stop string ended it, that token belongs here.
 
         Raises:
             `ValueError`: the template renders a turn differently when tool results follow it.
         """
         # Some templates derive the header of a result from the name in the call.
-        turn = {"role": "assistant", "content": "", "tool_calls": [_call(messages[0]["name"], {})]}
+        turn: dict[str, Any] = {"role": "assistant", "content": ""}
+        if messages[0]["role"] == "tool":
+            turn["tool_calls"] = [_call(messages[0]["name"], {})]
         before = self._render_ids([_USER, turn])
         after = self._render_ids([_USER, turn, *messages], add_generation_prompt=True)
         prompt = self._render_ids([_USER], add_generation_prompt=True)

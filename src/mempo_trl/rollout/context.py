@@ -3,13 +3,13 @@
 from ..types import Episode, Message
 
 
-def first_visible(turn: int, context: str, context_turns: int = 1) -> int:
+def first_visible(turn: int, context: str, context_turns: int = 1, compaction: int = 0) -> int:
     """The first turn that turn `turn` (from 0) sees; `turn` itself if it sees the prompt alone.
 
     All turns in "full" context. In "memory" context the last `context_turns`, each with its own text, memory included,
-    and its tool results.
+    and its tool results. In "budget" context all from the last `compaction` on, which is 0 while there is none.
     """
-    return 0 if context == "full" else max(turn - context_turns, 0)
+    return {"full": 0, "memory": max(turn - context_turns, 0), "budget": compaction}[context]
 
 
 def visible_ids(episode: Episode, first: int) -> list[int]:

@@ -8,6 +8,7 @@ from typing import Any
 from transformers import PreTrainedTokenizerBase
 
 from ..types import Episode, Message, StopReason, Turn, TurnLimits
+from .budget import GO_ON_PROMPT, ContextBudget, is_asked, is_last, last_compaction, longest, refuse_small_budget
 from .chat_format import ChatFormat
 from .context import first_visible, visible_ids
 from .plain import PlainText
@@ -38,9 +39,12 @@ def stop_reason(episode: Episode, ended: bool, limits: TurnLimits) -> StopReason
         return "truncated"
     if is_done(episode.environment):
         return "done"
-    if not episode.turns[-1].tool_calls and episode.turns[-1].malformed is None:
+    turn = episode.turns[-1]
+    if turn.compaction:
+        return "no_memory" if turn.memory is None else None
+    if not turn.tool_calls and turn.malformed is None:
         return "finished"
-    return "max_turns" if len(episode.turns) >= limits.max_turns else None
+    return "max_turns" if episode.turns_taken >= limits.max_turns else None
 
 
 def malformed_result(episode: Episode) -> tuple[Message, ToolResult]:
@@ -61,10 +65,11 @@ class TurnLoop:
         generate: one turn for each row of ids; an empty one ends its episode.
         eos_token_ids: the ids that end a turn, beside those of the chat template. A turn that ends otherwise was cut,
             and ends its episode.
-        context: "full" or "memory", see `rollout.context`.
+        context: "full", "memory" or "budget", see `rollout.context`.
         context_turns: past turns that the "memory" context keeps.
+        budget: of the "budget" context.
         limits: budgets.
-        chat: renders tool messages and reads turns; default: with the tokenizer's chat template.
+        chat: renders what stands between turns and reads turns; default: with the tokenizer's chat template.
         stop: texts that end a turn too, as the engine's stop strings do. What was sampled behind one is left out.
         equalize: from the number of rows to generate here to the number to generate, so that all ranks generate as
             many, as often (a vLLM server gives ranks with unequal numbers each other's turns).
@@ -80,6 +85,7 @@ class TurnLoop:
         *,
         context: str = "full",
         context_turns: int = 1,
+        budget: ContextBudget | None = None,
         limits: TurnLimits | None = None,
         chat: ChatFormat | None = None,
         stop: Sequence[str] = (),
@@ -95,10 +101,15 @@ class TurnLoop:
         self._plain = PlainText(tokenizer)
         self.context = context
         self.context_turns = context_turns
+        self.budget = budget if context == "budget" else None
         self.limits = limits or TurnLimits()
         self.equalize = equalize
         self.event_loop = event_loop
         self.on_message = on_message or (lambda message: None)
+        if context == "budget":
+            if budget is None:
+                raise ValueError("context='budget' needs a ContextBudget. Pass budget")
+            self._result, self._request, self._go_on = self._budget_lengths(budget)
 
     def run(self, episodes: list[Episode]) -> list[Episode]:
         """Plays episodes to their end, in place. Those that have no turn yet get their first one here."""
@@ -115,7 +126,7 @@ class TurnLoop:
         return visible_ids(episode, self._first_visible(episode))
 
     def _first_visible(self, episode: Episode) -> int:
-        return first_visible(len(episode.turns), self.context, self.context_turns)
+        return first_visible(len(episode.turns), self.context, self.context_turns, last_compaction(episode))
 
     def add_turn(self, episode: Episode, context: list[int], ids: list[int], logprobs: list[float] | None) -> None:
         """Appends a turn generated from `context`, cut to what is left of the budget, and says if the episode ends."""
@@ -128,11 +139,18 @@ class TurnLoop:
         if not ids:
             episode.stop_reason = "truncated"
             return
+        if self.budget and len(context) + len(ids) > self.budget.tokens:
+            raise ValueError(
+                f"a turn of {len(ids)} tokens behind {len(context)} exceeds context_tokens={self.budget.tokens}: the "
+                f"engine must write at most {self.budget.turn_length}"
+            )
         text = self.tokenizer.decode([i for i in ids if i not in self.eos_token_ids], skip_special_tokens=False)
         read = self.chat.read(text, list(episode.tools.values()))
         first = self._first_visible(episode)
         turn = Turn(text, read.calls, first, len(context), len(ids), start, ids, logprobs)
         turn.malformed, turn.opened, turn.parts = read.error, self.chat.opened, read.parts
+        if is_asked(episode, self.budget):
+            turn.compaction, turn.tool_calls, turn.malformed = True, [], None
         episode.turns.append(turn)
         if hasattr(episode.environment, "turn_text"):
             episode.environment.turn_text = text
@@ -195,15 +213,62 @@ class TurnLoop:
             # No turn follows: the completion ends with the turn's end token, and the results are messages alone.
             turn.results, episode.stop_reason = messages, "done"
             return
-        if len(episode.turns) == self.limits.max_turns - 1:
-            messages[-1]["content"] += LAST_TURN_NOTE
-        ended = (turn.ids or [])[-1] in self.eos_token_ids
-        turn.results, turn.result_ids = messages, self.chat.suffix_ids(messages, ended)
-        if not self._has_room(episode):
+        if turn.compaction:
+            messages = [{"role": "user", "content": GO_ON_PROMPT}]
+        note = LAST_TURN_NOTE if is_last(episode, self.limits) else ""
+        messages[-1]["content"] += note
+        turn.results, turn.result_ids = messages, self._suffix_ids(turn, messages)
+        if self.budget and not turn.compaction and self._is_full(episode, self.budget):
+            messages[-1]["content"] = messages[-1]["content"].removesuffix(note)
+            self._ask_for_memory(episode, self.budget)
+        if not self.has_room(episode):
             turn.results, turn.result_ids, episode.stop_reason = [], [], "truncated"
 
-    def _has_room(self, episode: Episode) -> bool:
+    def _suffix_ids(self, turn: Turn, messages: list[Message]) -> list[int]:
+        return self.chat.suffix_ids(messages, (turn.ids or [])[-1] in self.eos_token_ids)
+
+    def _budget_lengths(self, budget: ContextBudget) -> tuple[int, int, int]:
+        """Tokens of the longest tool result, of what asks for a memory behind it, and of what follows a memory."""
+        result: Message = {"role": "tool", "name": "tool", "content": CUT_MARKER + LAST_TURN_NOTE}
+        go_on: Message = {"role": "user", "content": GO_ON_PROMPT + LAST_TURN_NOTE}
+        rendered = [
+            len(self.chat.suffix_ids(messages, False)) for messages in ([result], [result, budget.request], [go_on])
+        ]
+        return rendered[0] + self.limits.max_tool_length, rendered[1] - rendered[0], rendered[2]
+
+    def check_budget(self, prompt: int | None = None) -> None:
+        """Raises ValueError if the budget is too small for prompts of so many tokens; None where none is known yet."""
+        if self.budget is not None:
+            least = self.budget.least(prompt or 0, self._result, self._request, self._go_on)
+            refuse_small_budget(self.budget, least, prompt)
+
+    def _is_full(self, episode: Episode, budget: ContextBudget) -> bool:
+        seen = len(self.visible(episode))
+        return (
+            not budget.fits(seen)
+            if is_last(episode, self.limits)
+            else budget.is_full(seen, self._result, self._request)
+        )
+
+    def _ask_for_memory(self, episode: Episode, budget: ContextBudget) -> None:
+        """Asks for a compaction behind the last turn's results, which are cut if there is no room for it."""
+        turn = episode.turns[-1]
+        tools = turn.results
+        for _ in range(2 * len(tools)):  # a text that was cut may have more tokens than were kept of it
+            turn.results = [*tools, budget.request]
+            turn.result_ids = self._suffix_ids(turn, turn.results)
+            excess = len(self.visible(episode)) + budget.turn_length - budget.tokens
+            if excess <= 0:
+                return
+            result = longest(tools)
+            text = result["content"].removesuffix(CUT_MARKER)
+            ids = self.tokenizer.encode(text, add_special_tokens=False)
+            kept = max(len(ids) - excess - len(self.tokenizer.encode(CUT_MARKER)), 0)
+            result["content"] = self.tokenizer.decode(ids[:kept]) + CUT_MARKER
+
+    def has_room(self, episode: Episode) -> bool:
+        """Whether a turn may follow: what it sees is shorter than the limits."""
         if len(episode.completion_ids) >= self.limits.max_completion_length:
             return False
-        limit = self.limits.max_context_length
-        return limit is None or len(self.visible(episode)) < limit
+        limit, seen = self.limits.max_context_length, len(self.visible(episode))
+        return (limit is None or seen < limit) and (self.budget is None or self.budget.fits(seen))

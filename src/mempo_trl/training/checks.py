@@ -17,6 +17,7 @@ from trl import GRPOTrainer
 from ..integrations.vllm_server import unreachable
 from ..memory import find_memory_spans
 from ..rollout.chat_format import OTHER_TEMPLATE
+from ..rollout.loop import TurnLoop
 from ..rollout.plain import PlainText
 from ..rows import check_row
 from ..text import escape
@@ -33,7 +34,6 @@ TRL_HOOKS = {
     "_tool_call_loop": [
         "prompts", "prompt_ids", "completion_ids", "completions", "logprobs", "images", "multimodal_fields",
     ],
-    "_get_tool_suffix_ids": ["tool_messages"],
     "_calculate_rewards": ["inputs", "prompts", "completions", "completion_ids_list"],
     "_generate_and_score_completions": ["inputs"],
     "_get_per_token_logps_and_entropies": [
@@ -162,17 +162,41 @@ def check_dataset(dataset: Any, answers_column: str | None, name: str) -> None:
         check_row(row, f"row {number} of {name}", answers_column)
 
 
-def context_limit(lengths: Sequence[int | None], turn_length: int) -> int | None:
+def check_prompts(trainer: GRPOTrainer, loop: TurnLoop, dataset: Any) -> None:
+    """Raises ValueError if the loop's `context_tokens` cannot hold the longest prompt and what has to fit behind it.
+
+    Args:
+        trainer: renders the prompts.
+        loop: of the trainer.
+        dataset: its training questions; of a stream no prompt is known yet.
+    """
+    if loop.budget is None:
+        return
+    if not isinstance(dataset, Dataset):
+        return loop.check_budget()
+    longest = max(dataset["prompt"], key=lambda prompt: sum(len(message["content"] or "") for message in prompt))
+    loop.check_budget(len(loop.chat.prompt_ids(longest, trainer.tools)))
+
+
+def context_limit(lengths: Sequence[int | None], turn_length: int, context_tokens: int | None = None) -> int | None:
     """The length that a context must stay under, so that the longest turn fits behind it; None for no limit.
 
     Args:
         lengths: tokens that the model, the engine and the server hold; None where one says nothing.
         turn_length: of the longest turn.
+        context_tokens: of "budget" context; None in another.
 
     Raises:
-        ValueError: there is no room for a prompt.
+        ValueError: there is no room for a prompt, or for so many `context_tokens`.
     """
     longest = min((length for length in lengths if length), default=None)
+    if context_tokens is not None:
+        if longest is not None and context_tokens > longest:
+            raise ValueError(
+                f"context_tokens={context_tokens} is more than the {longest} tokens that the model or its server "
+                f"holds. Set context_tokens={longest} or less"
+            )
+        longest = context_tokens
     limit = None if longest is None else longest - turn_length + 1
     if limit is not None and limit < 2:
         raise ValueError(
@@ -221,7 +245,8 @@ def warn_if_truncated(episodes: Sequence[Episode], share: float = 0.9) -> None:
     if truncated >= share * len(episodes):
         logger.warning_once(
             "Nearly all episodes of a batch were truncated. Raise max_completion_length (the episode), "
-            "max_turn_length (a turn) or the engine's context, or lower max_tool_length (a tool result)"
+            "max_turn_length (a turn) or the engine's context (context_tokens, in 'budget' context), or lower "
+            "max_tool_length (a tool result)"
         )
 
 

@@ -10,6 +10,7 @@ from ..memory.advantages import POOLS
 from ..memory.answers import ANSWER_TEMPLATE
 from ..memory.rewards import THRESHOLD_MODES
 from ..memory.scoring.engine import SCORINGS
+from ..rollout.budget import COMPACTION_PROMPT, ContextBudget, check_context_tokens
 from ..types import CONTEXTS, MAX_TURN_LENGTH, TurnLimits
 
 LOGPS = ("auto", "packed", "padded")
@@ -35,8 +36,15 @@ class MemPOConfig(GRPOConfig):
             `"memory"`: every turn sees the prompt and the last `context_turns` turns with their tool results, in
             generation and in the loss, as the agent will. `"full"`: every turn sees the whole history, as in the
             published training and in GRPO.
+            `"budget"`: every turn sees the history until that is nearly `context_tokens` long; then the policy is asked
+            to write a memory, and later turns see the prompt, that memory and what follows it. Only these memories are
+            scored.
         context_turns (`int`, *optional*, defaults to `1`):
             Past turns that a turn sees in `"memory"` context.
+        context_tokens (`int`, *optional*):
+            Most tokens that a turn and what it sees have in `"budget"` context, which needs it.
+        compaction_prompt (`str`, *optional*):
+            The user message that asks for a memory in `"budget"` context.
 
         > Parameters that control the memory reward
 
@@ -127,12 +135,21 @@ class MemPOConfig(GRPOConfig):
         default="memory",
         metadata={
             "help": "What a turn sees: 'memory': the prompt and the last `context_turns` turns, or the 'full' history, "
-            "as in the published training. Default: 'Is training in memory context worth it?' in docs/results.md.",
+            "as in the published training, or 'budget': the history since the last memory, which is asked for when "
+            "`context_tokens` are nearly reached. Default: 'Is training in memory context worth it?' in "
+            "docs/results.md.",
             "choices": CONTEXTS,
         },
     )
     context_turns: int = field(
         default=1, metadata={"help": "Past turns, with their tool results, that a turn sees in 'memory' context."}
+    )
+    context_tokens: int | None = field(
+        default=None,
+        metadata={"help": "Most tokens that a turn and what it sees have in 'budget' context, which needs it."},
+    )
+    compaction_prompt: str = field(
+        default=COMPACTION_PROMPT, metadata={"help": "What asks for a memory in 'budget' context."}
     )
     memory_weight: float = field(
         default=1.0,
@@ -241,7 +258,15 @@ class MemPOConfig(GRPOConfig):
         self._check_numbers()
         self._refuse_options()
 
+    @property
+    def context_budget(self) -> ContextBudget | None:
+        """The budget of the turn loop; None in another context."""
+        if self.context_tokens is None:
+            return None
+        return ContextBudget(self.context_tokens, self.max_turn_length, self.compaction_prompt)
+
     def _refuse_options(self) -> None:
+        check_context_tokens(self.context, self.context_tokens)
         if self.importance_sampling_level == "sequence" and self.memory_weight != 0:
             raise ValueError(
                 "importance_sampling_level='sequence' gives all tokens of a trajectory one ratio, so the gradient sees "

@@ -7,6 +7,7 @@ from torch import Tensor
 from trl import GRPOTrainer
 
 from ..integrations.vllm_server import samples_for_each
+from ..rollout.loop import TurnLoop
 from ..rollout.plain import PlainText
 from ..types import Message, TurnLimits
 from .arguments import check_tools
@@ -30,6 +31,7 @@ class EpisodeTrainer(GRPOTrainer):
     """
 
     _batch: GenerationBatch
+    _engine_limit: int | None
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         prepare_template(kwargs["args"], kwargs["model"], kwargs["processing_class"])
@@ -61,6 +63,25 @@ class EpisodeTrainer(GRPOTrainer):
         if num_generations > 1 and self.use_vllm and self.vllm_generation.mode == "server":
             num_generations = samples_for_each(prompt_ids, num_generations)
         return super()._generate_single_turn(prompt_ids, images, multimodal_fields, num_generations, **kwargs)
+
+    def _turn_loop(self) -> TurnLoop:
+        args = self.args
+        return TurnLoop(
+            self._tokenizer,
+            lambda contexts: self._generate_single_turn(contexts, None, {}, num_generations=1),
+            self.eos_token_ids,
+            context=args.context,
+            context_turns=args.context_turns,
+            budget=args.context_budget,
+            limits=self._turn_limits(self._engine_limit),
+            chat=self._chat,
+            stop=self._stop,
+            equalize=self._max_over_ranks,
+            event_loop=self.async_loop if self._has_async_funcs else None,
+        )
+
+    def _max_over_ranks(self, count: int) -> int:
+        return int(self.accelerator.gather(torch.tensor([count], device=self.accelerator.device)).max())
 
     def _calculate_rewards(self, *args: Any, **kwargs: Any) -> Tensor:
         if self.environments is not None:

@@ -15,15 +15,22 @@ def episode_metrics(
     episodes: Sequence[Episode],
     memories: ScoredMemories,
     memory_rewards: Mapping[str, Sequence[float | None]] | None = None,
+    context: str = "memory",
 ) -> dict[str, list[float]]:
     """Values to be averaged over episodes, turns or memories, by metric name."""
     closed = [span for spans in memories.spans for span in spans if span.turn > 0]
     kept, answer = memories.kept.sum(dim=1), memories.answer_mask.sum(dim=1)
+    compactions = [[turn for turn in e.turns if turn.compaction] for e in episodes if context == "budget"]
+    budget = {
+        "rollout/compactions": [float(len(turns)) for turns in compactions],
+        "rollout/failed_compactions": [float(sum(turn.memory is None for turn in turns)) for turns in compactions],
+    }
     rewards = memory_rewards if memory_rewards and len(memory_rewards) > 1 else {}
     return {
         **{f"memory/rewards/{name}": [v for v in values if v is not None] for name, values in rewards.items()},
         "memory/length_mean": [float(span.end - span.start) for span in closed],
         "memory/kept_fraction": (kept / answer.clamp(min=1)).tolist() if memories.kept.size(1) else [],
+        **(budget if context == "budget" else {}),
         "rollout/turns": [float(len(episode.turns)) for episode in episodes],
         "rollout/total_tokens": [float(episode.total_tokens) for episode in episodes],
         "rollout/peak_tokens": [float(episode.peak_tokens) for episode in episodes],
@@ -67,13 +74,19 @@ def forward_cost(tokens: int, accelerator: Accelerator) -> dict[str, float]:
     return {"step/tokens_forwarded": total.item(), **memory}
 
 
-def closed_fraction(episodes: Sequence[Episode], memories: ScoredMemories, accelerator: Accelerator) -> float:
-    """Share of turns after the first that have a closed memory, over all ranks; 0 if no episode has such a turn."""
-    later = sum(max(len(episode.turns) - 1, 0) for episode in episodes)
+def closed_fraction(
+    episodes: Sequence[Episode], memories: ScoredMemories, accelerator: Accelerator, context: str = "memory"
+) -> float:
+    """Share of turns after the first that have a closed memory, over all ranks; 0 if no episode has such a turn.
+
+    In "budget" context it is the share of compactions; 1 without any.
+    """
+    budget = context == "budget"
+    later = sum(turn.compaction or not budget for episode in episodes for turn in episode.turns[1:])
     closed = sum(span.turn > 0 for spans in memories.spans for span in spans)
     counts = torch.tensor([closed, later], device=memories.rewards.device)
     closed, later = accelerator.reduce(counts, reduction="sum").tolist()
-    return closed / max(later, 1)
+    return 1.0 if budget and not later else closed / max(later, 1)
 
 
 def length_metrics(lengths: Tensor, truncated: Tensor) -> dict[str, float]:

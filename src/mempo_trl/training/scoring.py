@@ -11,7 +11,6 @@ from ..memory.advantages import memory_advantages
 from ..memory.scored import ScoredMemories, score_trajectories, unscored
 from ..memory.scoring.separate import AnswerContext
 from ..memory.spans import memory_spans
-from ..rollout.context import first_visible
 from ..types import Episode
 from .batch import GenerationBatch
 from .checks import warn_without_memories
@@ -38,9 +37,10 @@ def score_batch(
     """
     completion_ids = [episode.completion_ids for episode in batch.episodes]
     spans = [
-        memory_spans(tokenizer, ids, [(turn.start, turn.end) for turn in episode.turns])
+        [span for span in memory_spans(tokenizer, ids, [(turn.start, turn.end) for turn in episode.turns])
+         if args.context != "budget" or episode.turns[span.turn].compaction]
         for ids, episode in zip(completion_ids, batch.episodes, strict=True)
-    ]
+    ]  # fmt: skip
     if batch.answers is None:
         return unscored(spans, batch.turns, device)
     prompt_ids = [episode.prompt_ids or [] for episode in batch.episodes]
@@ -56,10 +56,13 @@ def score_batch(
 
 
 def baseline_ranges(episode: Episode, args: MemPOConfig) -> list[tuple[int, int]]:
-    """For each turn, the part of the completion that its memory is compared with, as a range of tokens."""
-    context = args.context if args.memory_baseline == "visible" else "full"
-    firsts = [first_visible(number, context, args.context_turns) for number in range(len(episode.turns))]
-    return [(episode.turns[first].start, turn.start) for first, turn in zip(firsts, episode.turns, strict=True)]
+    """For each turn, the part of the completion that its memory is compared with, as a range of tokens.
+
+    In "budget" context that is what was visible: a memory cannot keep what an earlier one had dropped.
+    """
+    visible = args.memory_baseline == "visible" or args.context == "budget"
+    starts = [episode.visible_start(number) if visible else 0 for number in range(len(episode.turns))]
+    return [(start, turn.start) for start, turn in zip(starts, episode.turns, strict=True)]
 
 
 def reward_memories(batch: GenerationBatch, memories: ScoredMemories, memory_rewards: MemoryRewards) -> None:
@@ -85,7 +88,7 @@ def group_advantages(
     table = accelerator.pad_across_processes(table, dim=1, pad_index=torch.nan)
     rewards, p_mem, p_baseline = accelerator.gather(table).unbind(dim=-1)  # (N, T)
     metrics = memory_metrics(rewards, p_mem, p_baseline, group_size, args.memory_std_floor, args.memory_pool)
-    metrics["memory/closed_fraction"] = closed_fraction(batch.episodes, memories, accelerator)
+    metrics["memory/closed_fraction"] = closed_fraction(batch.episodes, memories, accelerator, args.context)
     if args.memory_weight != 0:
         warn_without_memories(metrics["memory/closed_fraction"])
     advantages = memory_advantages(rewards, group_size, args.memory_std_floor, args.memory_pool)

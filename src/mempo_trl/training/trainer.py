@@ -30,7 +30,6 @@ from ..memory.advantages import token_advantages
 from ..memory.scored import ScoredMemories
 from ..memory.scoring.engine import AnswerScorer
 from ..memory.scoring.shared import CompletionLogps
-from ..rollout.loop import TurnLoop
 from ..rows import check_row
 from ..types import Episode, Message
 from .arguments import refuse_kinds
@@ -40,6 +39,7 @@ from .checks import (
     check_answer_tokens,
     check_dataset,
     check_datasets_answers,
+    check_prompts,
     check_tags,
     check_trl,
     context_limit,
@@ -161,6 +161,7 @@ class MemPOTrainer(ResumableTrainer, HubTrainer, EpisodeTrainer):
         check_datasets_answers(datasets, self._answers_column, self._tokenizer)
         self._batch = GenerationBatch([], ready=True)
         self._engine_limit = self._limit_turns(args.max_turn_length)
+        check_prompts(self, self._turn_loop(), train_dataset)
         self._visible: Tensor | None = None  # of the forward that is being made, see `_seen_as`
         self._score_answers = AnswerScorer(self.model, args.memory_scoring)
         self._turn_logps = TurnLogps(
@@ -180,7 +181,7 @@ class MemPOTrainer(ResumableTrainer, HubTrainer, EpisodeTrainer):
                 lengths.append(server_length(client, self.accelerator, self.args, self.model.name_or_path))
         else:
             self.generation_config.max_new_tokens = self.generation_kwargs["max_new_tokens"] = tokens
-        return context_limit(lengths, tokens)
+        return context_limit(lengths, tokens, self.args.context_tokens)
 
     @property
     def last_rollout(self) -> GenerationBatch | None:
@@ -209,24 +210,6 @@ class MemPOTrainer(ResumableTrainer, HubTrainer, EpisodeTrainer):
 
     def _fits(self, ids: list[int]) -> bool:
         return self._engine_limit is None or len(ids) < self._engine_limit
-
-    def _max_over_ranks(self, count: int) -> int:
-        return int(self.accelerator.gather(torch.tensor([count], device=self.accelerator.device)).max())
-
-    def _turn_loop(self) -> TurnLoop:
-        args = self.args
-        return TurnLoop(
-            self._tokenizer,
-            lambda contexts: self._generate_single_turn(contexts, None, {}, num_generations=1),
-            self.eos_token_ids,
-            context=args.context,
-            context_turns=args.context_turns,
-            limits=self._turn_limits(self._engine_limit),
-            chat=self._chat,
-            stop=self._stop,
-            equalize=self._max_over_ranks,
-            event_loop=self.async_loop if self._has_async_funcs else None,
-        )
 
     def _tool_call_loop(
         self,
@@ -283,7 +266,7 @@ class MemPOTrainer(ResumableTrainer, HubTrainer, EpisodeTrainer):
         self._log_completion_extra("stop_reason", [episode.stop_reason for episode in batch.episodes])
         texts = [", ".join(f"{reward:.3g}" for reward in row) for row in memories.rewards.tolist()]
         self._log_completion_extra("memory_rewards", texts)
-        for name, values in episode_metrics(batch.episodes, memories, batch.memory_rewards).items():
+        for name, values in episode_metrics(batch.episodes, memories, batch.memory_rewards, self.args.context).items():
             for value in values:
                 self._log_metric(name, value)
         return rewards
