@@ -1,5 +1,6 @@
 """`context="budget"`: what is seen, that it is never more than N, and that it is trained on as it was seen."""
 
+import json
 import random
 from itertools import pairwise
 
@@ -12,6 +13,8 @@ from mempo_trl.inference.agent import MemoryAgent
 from mempo_trl.inference.endpoints import Sampling
 from mempo_trl.rollout.budget import COMPACTION_PROMPT, GO_ON_PROMPT, ContextBudget
 from mempo_trl.rollout.loop import CUT_MARKER, LAST_TURN_NOTE, TurnLoop
+from mempo_trl.traces.convert import episode_trace, trace_episode
+from mempo_trl.traces.file import check_trace
 from mempo_trl.types import Episode, TurnLimits
 from test_rollout import make_search, tool_call
 
@@ -146,6 +149,20 @@ def test_the_note_of_the_last_turn_comes_after_the_compaction(tokenizer):
         episode, _, _ = play(tokenizer, script, least(tokenizer), max_turns=max_turns)
         noted = [r for turn in episode.turns for r in turn.results if r["content"].endswith(LAST_TURN_NOTE)]
         assert noted == [episode.turns[-2].results[-1]]
+
+
+def test_a_trace_keeps_the_compactions(tokenizer):
+    episode, _, _ = play(tokenizer, script, least(tokenizer), max_turns=8)
+    episode.prompt = [{"role": "user", "content": "who?"}]
+    trace = episode_trace(episode, "budget", tokenizer=tokenizer)
+    assert all(len(turn["tool_results"]) == len(turn["tool_calls"]) for turn in trace["turns"][:-1])
+    check_trace(trace, "here")
+    read = trace_episode(json.loads(json.dumps(trace)))
+    assert [turn.compaction for turn in read.turns] == [turn.compaction for turn in episode.turns]
+    assert sum(turn.compaction for turn in read.turns) >= 3
+    assert read.tool_calls == episode.tool_calls
+    assert [m["content"] for m in read.messages] == [m["content"] for m in episode.messages]
+    assert [m["role"] for m in read.messages] == [m["role"] for m in episode.messages]
 
 
 # Training

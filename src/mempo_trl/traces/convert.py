@@ -108,7 +108,9 @@ def _turns(episode: Episode, tokenizer: "PreTrainedTokenizerBase | None", credit
             **(credit.turns.get(number, {}) if credit else {}),
             "context_tokens": turn.context_tokens,
             "tool_calls": [_call(call) for call in turn.tool_calls],
-            "tool_results": [result["content"] for result in turn.results],
+            "tool_results": [result["content"] for result in turn.results if result["role"] == "tool"],
+            **({"compaction": True} if turn.compaction else {}),
+            **{"user": result["content"] for result in turn.results if result["role"] == "user"},
         }
         for number, turn in enumerate(episode.turns)
     ]
@@ -136,11 +138,12 @@ def trace_episode(trace: Trace) -> Episode:
             {"role": "tool", "name": names[min(number, len(names) - 1)], "content": text}
             for number, text in enumerate(turn["tool_results"])
         ]
-        length = len(turn["tokens"])
-        episode.turns.append(
-            EpisodeTurn(turn["text"], calls, context_tokens=turn["context_tokens"], turn_tokens=length, results=results)
-        )
         episode.tool_calls += len(results)
+        if "user" in turn:
+            results.append({"role": "user", "content": turn["user"]})
+        tokens = {"context_tokens": turn["context_tokens"], "turn_tokens": len(turn["tokens"])}
+        compaction = turn.get("compaction", False)
+        episode.turns.append(EpisodeTurn(turn["text"], calls, **tokens, compaction=compaction, results=results))
     return episode
 
 

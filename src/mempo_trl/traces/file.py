@@ -39,6 +39,8 @@ class Turn(TypedDict):
     context_tokens: int  # tokens that the model saw when it began this turn
     tool_calls: list[ToolCall]
     tool_results: list[str]
+    compaction: NotRequired[bool]  # in "budget" context: whether the turn was asked for, to rewrite the memory
+    user: NotRequired[str]  # what the loop said behind the results, before or behind a compaction
 
 
 class Trace(TypedDict):
@@ -49,7 +51,7 @@ class Trace(TypedDict):
     question_id: str
     question: str
     answers: list[str]  # gold, one for each objective
-    context: str  # "full" or "memory"
+    context: str  # "full", "memory" or "budget"
     stop_reason: str
     reward: float | None
     rewards: dict[str, float]  # by reward function
