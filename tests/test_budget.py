@@ -159,7 +159,7 @@ def test_a_trace_keeps_the_compactions(tokenizer):
     check_trace(trace, "here")
     read = trace_episode(json.loads(json.dumps(trace)))
     assert [turn.compaction for turn in read.turns] == [turn.compaction for turn in episode.turns]
-    assert sum(turn.compaction for turn in read.turns) >= 3
+    assert sum(turn.compaction for turn in read.turns) >= 2
     assert read.tool_calls == episode.tool_calls
     assert [m["content"] for m in read.messages] == [m["content"] for m in episode.messages]
     assert [m["role"] for m in read.messages] == [m["role"] for m in episode.messages]

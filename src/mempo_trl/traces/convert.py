@@ -110,7 +110,7 @@ def _turns(episode: Episode, tokenizer: "PreTrainedTokenizerBase | None", credit
             "tool_calls": [_call(call) for call in turn.tool_calls],
             "tool_results": [result["content"] for result in turn.results if result["role"] == "tool"],
             **({"compaction": True} if turn.compaction else {}),
-            **{"user": result["content"] for result in turn.results if result["role"] == "user"},
+            **({"user": turn.results[-1]["content"]} if turn.results and turn.results[-1]["role"] == "user" else {}),
         }
         for number, turn in enumerate(episode.turns)
     ]
@@ -141,9 +141,10 @@ def trace_episode(trace: Trace) -> Episode:
         episode.tool_calls += len(results)
         if "user" in turn:
             results.append({"role": "user", "content": turn["user"]})
-        tokens = {"context_tokens": turn["context_tokens"], "turn_tokens": len(turn["tokens"])}
-        compaction = turn.get("compaction", False)
-        episode.turns.append(EpisodeTurn(turn["text"], calls, **tokens, compaction=compaction, results=results))
+        seen, length = turn["context_tokens"], len(turn["tokens"])
+        played = EpisodeTurn(turn["text"], calls, context_tokens=seen, turn_tokens=length, results=results)
+        played.compaction = turn.get("compaction", False)
+        episode.turns.append(played)
     return episode
 
 
