@@ -76,7 +76,10 @@ def test_hotpotqa_brings_its_corpus_along(tmp_path):
 
 @pytest.mark.parametrize(
     ("questions", "message"),
-    [("odd", "dataset 'odd' is unknown: no such file. Give world"), ("a.jsonl", "a.jsonl comes without a corpus. Set --corpus")],
+    [
+        ("odd", "dataset 'odd' is unknown: no such file. Give world"),
+        ("a.jsonl", "a.jsonl comes without a corpus. Set --corpus"),
+    ],
 )
 def test_what_cannot_be_opened(tmp_path, monkeypatch, questions, message):
     monkeypatch.chdir(tmp_path)
