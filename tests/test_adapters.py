@@ -93,7 +93,7 @@ def test_qlora(tmp_path, tokenizer, questions):
     rewards = []
     for scoring in ("shared", "separate"):
         trainer._score_answers = AnswerScorer(trainer.model, scoring)
-        rewards.append(trainer._score_memories().rewards)
+        rewards.append(trainer._score_memories(trainer.last_rollout).rewards)
     assert rewards[0].abs().nansum() > 1e-3
     torch.testing.assert_close(*rewards, atol=1e-5, rtol=1e-4, equal_nan=True)
 

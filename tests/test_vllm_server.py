@@ -83,7 +83,7 @@ def test_a_context_without_room_for_a_turn_ends_its_episode(tmp_path, model, tok
     client = EchoClient(tokenizer)
     serve(trainer, client)
     trainer.vllm_mode, client.get_server_info = "server", Client(500).get_server_info
-    trainer._limit_turns(100)
+    trainer._engine_limit = trainer._limit_turns(100)
     asked, generate = [], client.generate
 
     def counted(prompts, **options):
@@ -93,4 +93,4 @@ def test_a_context_without_room_for_a_turn_ends_its_episode(tmp_path, model, tok
     client.generate = counted
     trainer.train()
     assert 400 < max(asked) <= 500
-    assert "truncated" in {episode.stop_reason for episode in trainer.last_rollout.episodes}
+    assert "truncated" in {episode.stop_reason for episode in trainer._batch.episodes}

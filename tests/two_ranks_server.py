@@ -35,7 +35,7 @@ def main(output: Path, per_device: int, context: str) -> None:
 
     def kept(*args):
         result = rollout(*args)
-        episodes.extend(trainer.last_rollout.episodes)
+        episodes.extend(trainer._batch.episodes)
         return result
 
     trainer._tool_call_loop = kept

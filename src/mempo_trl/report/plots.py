@@ -61,7 +61,7 @@ PANELS = (
     Panel(
         "Answer probability",
         (
-            Line(("memory p full mean", "p full"), "given the history", GREY),
+            Line(("memory p baseline mean", "memory p full mean", "p full"), "given the history", GREY),
             Line(("memory p mem mean", "p mem"), "given the memory", GREEN),
         ),
         share=True,
