@@ -6,9 +6,8 @@ from statistics import fmean
 
 from ablation_labels import ARMS, BASELINES, HORIZON, NOISE, OPTIONS, SPARSE, START, THRESHOLDS, Labels, present
 from ablation_rewards import SHORT
-from ablation_scores import SAME, Cells, Difference, Run, curve, final
+from ablation_scores import SAME, TESTED_IN, Cells, Difference, Run, curve, final
 from ablation_tables import Pair, by_objectives, change, differences_table, listed, scores_table, table, takeaway
-from mempo_trl.types import CONTEXTS
 
 TESTED = ("memory", "full")  # what a deployed agent sees comes first
 EARLY = 20  # a step that is tested
@@ -34,7 +33,7 @@ def _names(pairs: Iterable[Pair]) -> list[str]:
 
 def headline(cells: Cells, assets: Path) -> str:
     labels = present(cells, ARMS)
-    pairs = _pairs(cells, *((f"trained in `{t}`", f"mempo-{t}", f"grpo-{t}") for t in CONTEXTS))
+    pairs = _pairs(cells, *((f"trained in `{t}`", f"mempo-{t}", f"grpo-{t}") for t in TESTED_IN))
     if not pairs:
         return ""
     return section(
@@ -86,7 +85,7 @@ def contexts(cells: Cells, assets: Path) -> str:
 
 def _tokens(cells: Cells, names: list[str]) -> str:
     found = {
-        k: [fmean(v for name in names for v in cells.scores(name, c, k, "peak_tokens").values()) for c in CONTEXTS]
+        k: [fmean(v for name in names for v in cells.scores(name, c, k, "peak_tokens").values()) for c in TESTED_IN]
         for k in cells.objectives(names)
         if all(cells.scores(name, "full", k, "peak_tokens") for name in names)
     }
@@ -97,7 +96,7 @@ def _tokens(cells: Cells, names: list[str]) -> str:
         [
             "The longest context of an episode, in tokens. [Performance](performance.md) has what training in `memory` "
             "context costs.",
-            table(["objectives", *(f"`{context}`" for context in CONTEXTS)], rows),
+            table(["objectives", *(f"`{context}`" for context in TESTED_IN)], rows),
         ]
     )
 

@@ -13,9 +13,8 @@ from matplotlib.figure import Figure
 from ablation_credit import credit_figure, settings
 from ablation_labels import ARMS, BASELINES, HORIZON, NOISE, OPTIONS, SPARSE, START, THRESHOLDS, Labels, present
 from ablation_real import TITLES, real_figure
-from ablation_scores import Cells, curve
+from ablation_scores import TESTED_IN, Cells, curve
 from mempo_trl.report.plots import COLOURS, STYLE
-from mempo_trl.types import CONTEXTS
 
 ARM_STYLES = dict(zip(ARMS, (("#3a4149", "-"), ("#009E73", "-"), ("#3a4149", "--"), ("#009E73", "--")), strict=True))
 
@@ -63,7 +62,7 @@ def _dots(cells: Cells, labels: Labels, objectives: Sequence[int]) -> Figure:
     figure, panels = _figure(len(objectives))
     for axis, k in zip(panels, objectives, strict=True):
         metric, title = ("all_correct", "Exact match") if k == objectives[0] else ("f1", "F1")
-        for context, shift in zip(CONTEXTS, (-0.15, 0.15), strict=True):
+        for context, shift in zip(TESTED_IN, (-0.15, 0.15), strict=True):
             for place, name in enumerate(labels):
                 values = list(cells.scores(name, context, k, metric).values())
                 axis.plot([place + shift] * len(values), values, "o", color=COLOURS[context], alpha=0.55)

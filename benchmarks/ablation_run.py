@@ -24,7 +24,7 @@ from datasets import Dataset
 from transformers import TrainerCallback
 
 from ablation_rewards import memory_rewards
-from ablation_scores import LAST
+from ablation_scores import LAST, TESTED_IN
 from ablation_world import NoisyEnvironment, examples, lost, memory_habits
 from mempo_trl import MemPOConfig, MemPOTrainer
 from mempo_trl.evaluation.scores import mean_scores, score_episode
@@ -34,7 +34,7 @@ from mempo_trl.tasks.search import mempo_outcome_reward
 from mempo_trl.tasks.search.rows import Row
 from mempo_trl.tasks.world.model import load_start
 from mempo_trl.tasks.world.world import WorldEnvironment, world_rows
-from mempo_trl.types import CONTEXTS, TurnLimits
+from mempo_trl.types import TurnLimits
 
 ROOT = Path(__file__).resolve().parents[1]
 WORLD = ROOT / "examples" / "configs" / "world.yaml"
@@ -82,7 +82,7 @@ class Job:
     paid: str = "all"
     objectives: int | tuple[int, ...] = 4
     tests: tuple[int, ...] = (4, 8)
-    contexts: tuple[str, ...] = CONTEXTS
+    contexts: tuple[str, ...] = TESTED_IN
     test_split: str = "ablation test"
     questions: int = 64
     at: tuple[int, ...] = (0, 20, 40, 45, 50)

@@ -15,6 +15,7 @@ from mempo_trl.evaluation.summary import CONFIDENCE, RESAMPLES, Estimate
 
 Run = dict[str, Any]  # what `ablation_run.play` returns
 LAST = 3  # tests that a final score is the mean of
+TESTED_IN = ("full", "memory")  # the contexts that every run is tested in
 SAME, HIGHER, LOWER = "no clear difference", "higher", "lower"
 RENAMED = {"em": "all_correct", "p_full": "p_baseline"}  # names in result files: as they were, as they are
 

@@ -3,9 +3,8 @@
 from collections.abc import Iterable, Sequence
 
 from ablation_labels import START, Label, Labels
-from ablation_scores import HIGHER, LOWER, SAME, Cells, Difference, difference, estimate
+from ablation_scores import HIGHER, LOWER, SAME, TESTED_IN, Cells, Difference, difference, estimate
 from mempo_trl.evaluation.summary import Estimate
-from mempo_trl.types import CONTEXTS
 
 Pair = tuple[str, str, str]  # label, a cell, and the cell that it is compared with
 
@@ -41,7 +40,7 @@ def measured(cells: Cells, names: Iterable[str], contexts: Sequence[str]) -> lis
     return [*scores, ("fidelity", "memory_fidelity", "memory", few)]
 
 
-def scores_table(cells: Cells, labels: Labels, contexts: Sequence[str] = CONTEXTS, start: bool = True) -> str:
+def scores_table(cells: Cells, labels: Labels, contexts: Sequence[str] = TESTED_IN, start: bool = True) -> str:
     """Scores at each number of objectives, and what the memory kept, one row for the start and for each cell."""
     if start and START in cells:
         labels = {START: Label("before training", ""), **labels}
@@ -57,7 +56,7 @@ def scores_table(cells: Cells, labels: Labels, contexts: Sequence[str] = CONTEXT
     return table(["", *(heading for heading, *_ in columns), "seeds"], rows)
 
 
-def differences_table(cells: Cells, rows: Sequence[Pair], contexts: Sequence[str] = CONTEXTS) -> str:
+def differences_table(cells: Cells, rows: Sequence[Pair], contexts: Sequence[str] = TESTED_IN) -> str:
     """What changes in each row, seed by seed: clear differences are bold."""
     columns = compared(cells, rows, contexts)
     lines = []
