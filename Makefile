@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: train test test-vllm lint types docs clean
+.PHONY: train smollm2 test test-vllm lint types docs clean
 
 INSTALL := $(BIN)/python -m pip install --quiet -c constraints.txt
 
@@ -20,6 +20,9 @@ INSTALL := $(BIN)/python -m pip install --quiet -c constraints.txt
 
 train: .venv/installed  ## the main job; options: make train ARGS="--context full"
 	$(BIN)/python examples/train_mempo.py $(ARGS)
+
+smollm2: .venv/installed  ## a real model for the CPU, in outputs/smollm2-135m-cold-start; some minutes, once
+	$(BIN)/python examples/smollm2.py
 
 test: .venv/dev  ## the fast suite; options: make test ARGS="-m slow"
 	$(BIN)/python -m pytest -n 2 $(ARGS)

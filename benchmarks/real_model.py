@@ -14,7 +14,6 @@ import time
 from pathlib import Path
 
 from ablation_run import ROOT, commit, curves_of
-from mempo_trl.smollm2 import smollm2_policy
 
 RESULTS = ROOT / "benchmarks" / "results" / "real"
 COLD_START = {"questions": 128, "steps": 32}
@@ -59,7 +58,10 @@ def play(arm: str) -> dict:
 
 
 def main() -> None:
-    smollm2_policy(POLICY, **COLD_START)
+    questions, steps = (str(COLD_START[name]) for name in ("questions", "steps"))
+    script = str(ROOT / "examples" / "smollm2.py")
+    options = ["--output_dir", str(POLICY), "--count", questions, "--max_steps", steps]
+    subprocess.run([sys.executable, script, *options], check=True)
     RESULTS.mkdir(parents=True, exist_ok=True)
     for arm in sys.argv[1:] or ARMS:
         path = RESULTS / f"{arm}.json"

@@ -106,7 +106,7 @@ def test_errors_that_pass_are_retried(environment_factory):
         (chat(3), "a content that is not text: 3", 1),
         (chat([{"image": "x"}]), "a content that is not text", 1),
         (chat("x", tool_calls=[{"id": "1", "type": "custom"}]), "not a function call: .*custom", 1),
-        (chat("x", tool_calls="search"), "tool calls that are no list: 'search'", 1),
+        (chat("x", tool_calls="search"), "tool calls that are not a list: 'search'", 1),
         (chat("x", tool_calls=[{"function": {"name": None}}]), "not a function call", 1),
     ],
 )

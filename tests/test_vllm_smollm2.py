@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 from datasets import Dataset
+from smollm2 import smollm2_folder
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from helpers import answer_reward, make_config, search
 from mempo_trl import MemPOTrainer
-from mempo_trl.smollm2 import smollm2_folder
 from vllm_process import DIFFERENCE, VLLMProcess, copy_folder, logs_of
 
 pytestmark = pytest.mark.vllm

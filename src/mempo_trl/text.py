@@ -28,6 +28,6 @@ def is_blank(text: str) -> bool:
 def escape(text: str) -> str:
     """Makes `text` unable to open or close a tag, or to be encoded as a special token, in any common vocabulary.
 
-    `<` and `>` become `&lt;` and `&gt;`, square brackets become round ones, and what is no valid Unicode becomes `?`.
+    `<` and `>` become `&lt;` and `&gt;`, square brackets become round ones, and what is not valid Unicode becomes `?`.
     """
     return valid_unicode(text.translate(_ESCAPES))

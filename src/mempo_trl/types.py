@@ -78,7 +78,7 @@ class Turn:
     Attributes:
         text: all of it, tags included.
         tool_calls: as parsed from it, each `{"function": {"name", "arguments"}}`.
-        malformed: why a call that it makes cannot be read; None if there is no such call.
+        malformed: why a call that it makes cannot be read; None if all can.
         opened: what the assistant header wrote of the turn, such as `<think>`.
         parts: its parts in order (see `mempo_trl.parts`); None if nothing has read it.
         first_visible: the number of the first turn in its context; its own number if it saw the prompt alone.

@@ -82,7 +82,7 @@ def _question(args: argparse.Namespace) -> tuple[Any, dict[str, Any]]:
 
 
 class Printer:
-    """Prints messages as they come: turns in a frame with a number, tool results indented below."""
+    """Prints messages as they arrive: turns in a frame with a number, tool results indented below."""
 
     def __init__(self, console: "Console") -> None:
         self.console = console

@@ -58,7 +58,7 @@ def add_commands(commands: Any) -> None:
     comparison.add_argument("summaries", nargs="+", help="two or more summary.json files, or folders with one")
 
 
-# What the scores depend on: an evaluation that goes on must have it as it was.
+# What the scores depend on: a resumed evaluation must have it as it was.
 SETTINGS = (
     "model", "served_model", "tokenizer", "tool_choice", "request", "dataset", "corpus", "passages",
     "environment_factory", "reward_funcs", "temperature", "top_p", "max_turn_length", "max_tool_length",

@@ -14,7 +14,6 @@ from transformers import ProgressCallback
 from trl import ModelConfig, get_peft_config, get_quantization_config
 
 from ..evaluation.callback import EvaluationCallback
-from ..smollm2 import smollm2_policy
 from ..tasks.search.environment import SearchEnvironment
 from ..tasks.search.rows import Row
 from ..tasks.task import WORLD, Task, import_object, import_reward_funcs, open_retriever, open_task
@@ -158,8 +157,7 @@ def load_policy(script_args: TrainArguments, training_args: MemPOConfig, model_a
     if name is not None:
         init = {"revision": model_args.model_revision, "attn_implementation": model_args.attn_implementation}
         training_args.model_init_kwargs = {**init, "dtype": model_args.dtype, **(training_args.model_init_kwargs or {})}
-        with training_args.main_process_first():
-            return smollm2_policy() if name == "smollm2" else name, None
+        return name, None
     if script_args.dataset != WORLD:
         raise ValueError("The tiny model knows the embedded world alone. Name a model with --model_name_or_path")
     torch.set_num_threads(1)  # more are of no use to so small a model, and wait for each other beside other programs

@@ -85,7 +85,7 @@ class EvaluationCallback(TrainerCallback):
             return {}
         rank, ranks = trainer.accelerator.process_index, trainer.accelerator.num_processes
         training = trainer.model.training
-        trainer.model.eval()  # also tells `log` that these are no metrics of a training step
+        trainer.model.eval()  # also tells `log` that these metrics do not belong to a training step
         for context in dict.fromkeys(("full", "memory", trainer.args.context)):
             path = traces if rank == 0 else None
             scores = evaluate(

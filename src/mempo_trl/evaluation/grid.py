@@ -27,7 +27,7 @@ class Grid:
 
     Attributes:
         contexts: "full", "memory" or both.
-        objectives: numbers of objectives, k; None for questions as they come.
+        objectives: numbers of objectives, k; None to leave the questions as they are.
         seeds: each draws its questions in another order, and joins others.
         samples: episodes of each question.
         count: most questions for each k and seed; None for all.
@@ -156,6 +156,6 @@ def _key(row: Mapping[str, Any], context: str) -> tuple[str, Any, str, Any]:
 
 
 def _sampling_seed(row: Row) -> int:
-    """Depends on question and sample alone: both contexts, and a run that goes on, sample with the same numbers."""
+    """Depends on question and sample alone: both contexts, and a run that resumes, sample with the same numbers."""
     key = json.dumps([row["seed"], row["question_id"], row["sample"]]).encode()
     return int.from_bytes(hashlib.blake2b(key, digest_size=4).digest(), "big") >> 1

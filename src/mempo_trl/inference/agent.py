@@ -114,7 +114,7 @@ class MemoryAgent:
         Args:
             questions: as in `run`.
             concurrency: how many are played at once: a batch of a model in this process, or requests to a server.
-            seed: question i is sampled with `seed + i`, or with a seed of its own if there is one for each. A batch in
+            seed: question i is sampled with `seed + i`, or with its own seed if there is one for each. A batch in
                 this process has that of its first question.
         """
         seeds: Sequence[int | None]

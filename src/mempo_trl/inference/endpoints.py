@@ -211,7 +211,8 @@ def parse_chat(reply: Mapping[str, Any]) -> ChatReply:
     """Reads the JSON of a `/chat/completions` reply. A text in parts is joined; calls that are null are left out.
 
     Raises:
-        `EndpointError`: it holds no message, no token counts, or calls that are no function calls. The error quotes it.
+        `EndpointError`: it holds no message, no token counts, or calls that are not function calls. The
+            error quotes it.
     """
     choice = _first_choice(reply)
     message, usage = choice.get("message"), reply.get("usage")
@@ -246,7 +247,7 @@ def _read_content(content: Any) -> str:
 def _read_calls(calls: Any) -> list[dict[str, Any]]:
     calls = [calls] if isinstance(calls, dict) else [] if calls is None else calls
     if not isinstance(calls, list):
-        raise EndpointError(f"the endpoint sent tool calls that are no list: {_clip(calls)}")
+        raise EndpointError(f"the endpoint sent tool calls that are not a list: {_clip(calls)}")
     return [_read_call(call) for call in calls if call is not None]
 
 

@@ -17,7 +17,7 @@ logger = get_logger(__name__)
 
 # What says where a run was, not what it was.
 _PLACES = ("output_dir", "run_name", "logging_dir", "report_to", "trackio_space_id", "resume_from_checkpoint")
-# What is no choice of this run; and what `--config` refuses beside steps_per_generation, from which it follows.
+# What this run did not choose; and what `--config` refuses beside steps_per_generation, from which it follows.
 _NOISE = ("accelerator_config", "debug", "disable_tqdm", "generation_batch_size")
 
 
@@ -26,7 +26,7 @@ class HubTrainer(Trainer):
     Mixed in before [`~trl.GRPOTrainer`]: model cards with configuration and results, and uploads that may fail.
 
     - An upload that fails, of a checkpoint or at the end, is a warning with the command that makes up for it. The run
-      goes on, and all that the upload would have sent is in `args.output_dir`.
+      continues, and all that the upload would have sent is in `args.output_dir`.
     - The completions of `log_completions_hub_repo` are sent when training ends: TRL leaves the last to the exit of the
       process, where huggingface_hub can start no more threads.
     """

@@ -40,7 +40,7 @@ class Line(NamedTuple):
 
 
 class Panel(NamedTuple):
-    """A plot of its own, and its curves."""
+    """One panel, and its curves."""
 
     title: str
     lines: tuple[Line, ...]
@@ -126,7 +126,7 @@ def plot_context_tokens(traces: Iterable[Trace], path: str | Path) -> Path:
     The line is the mean over the episodes that reached the turn, the band their middle 80 %.
 
     Raises:
-        ValueError: there is no trace, or the suffix of `path` is neither `.png` nor `.svg`.
+        ValueError: there are no traces, or the suffix of `path` is neither `.png` nor `.svg`.
     """
     tokens: dict[str, dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
     for trace in traces:
@@ -150,7 +150,7 @@ def plot_objectives(scores: Iterable[ObjectiveScore], path: str | Path) -> Path:
     """Plot F1 by number of objectives, one line for each name, with its interval where there is one.
 
     Raises:
-        ValueError: there is no score, or the suffix of `path` is neither `.png` nor `.svg`.
+        ValueError: there are no scores, or the suffix of `path` is neither `.png` nor `.svg`.
     """
     lines: dict[str, list[ObjectiveScore]] = defaultdict(list)
     for score in scores:

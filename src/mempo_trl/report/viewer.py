@@ -56,7 +56,7 @@ def show_trajectory(trace: Trace, height: int = 640) -> InlineViewer:
 
 
 def _page(traces: Iterable[Trace], title: str) -> Iterator[str]:
-    """The page in parts. Each episode is a data block of its own, that the page parses when it is shown."""
+    """The page in parts. Each episode is a separate data block, which the page parses when it shows the episode."""
     source = files(__package__)
     css, *scripts, template = (source.joinpath(name).read_text("utf-8") for name in PARTS)
     script = "\n".join(scripts)

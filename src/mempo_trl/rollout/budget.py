@@ -1,4 +1,4 @@
-"""`context="budget"`: when a context is full, the policy is asked to rewrite it as a memory, and goes on from that."""
+"""`context="budget"`: when a context is full, the policy rewrites it as a memory and continues from there."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ GO_ON_PROMPT = "The earlier turns were taken away. Go on from your memory."
 class ContextBudget:
     """How long a context may get, and what the policy is asked once it is that long.
 
-    A compaction is a turn of its own. It is asked for behind a turn's tool results, as soon as the next turn, its tool
+    A compaction is a separate turn. It is asked for behind a turn's tool results, as soon as the next turn, its tool
     result and another compaction might not fit any more. It sees what the next turn would have seen; the turns behind
     it see the prompt and what was written from the compaction on. Two compactions never follow each other.
 

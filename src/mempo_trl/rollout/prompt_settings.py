@@ -37,7 +37,7 @@ class PromptSettings:
 
 
 def saved_settings(folder: str | Path | None) -> PromptSettings | None:
-    """The settings in the folder of a model or tokenizer; None if it has none, or is no folder.
+    """The settings in the folder of a model or tokenizer; None if it has none, or if it is not a folder.
 
     Raises:
         `ValueError`: the file cannot be read.

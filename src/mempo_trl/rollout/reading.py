@@ -11,7 +11,7 @@ from transformers.utils.chat_parsing import ResponseParser
 from ..parts import Part, find_blocks, split_blocks
 from ..text import valid_unicode
 
-# What most models without a template of their own write, and what a chat endpoint that parses no calls sends as text:
+# What most models without their own template write, and what a chat endpoint that parses no calls sends as text:
 # JSON between tags.
 HERMES_TEMPLATE: dict[str, Any] = {
     "start_anchor": "<|im_start|>assistant\n",

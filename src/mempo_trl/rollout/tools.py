@@ -38,8 +38,8 @@ def call_tool(
 ) -> ToolResult:
     """Runs one parsed tool call, `{"function": {"name", "arguments"}}`; any error becomes a short text.
 
-    A value that is no text is told as JSON: `{"a": null}`, not `{'a': None}`. An async tool runs in `event_loop`, which
-    another thread drives, or in one of its own.
+    A value that is not text is shown as JSON: `{"a": null}`, not `{'a': None}`. An async tool runs in `event_loop`,
+    which another thread drives, or in a new one.
     """
     function = call.get("function", call)
     name, arguments = function["name"], function["arguments"]
@@ -86,7 +86,7 @@ def run_concurrently(
     Args:
         calls: functions without arguments. One that raises, `SystemExit` and its like included, has failed.
         timeout: seconds that each may take, from its own start. A call that takes longer is left behind: its thread
-            goes on unseen and ends with the process.
+            keeps running unseen and ends with the process.
         concurrency: how many run at once.
         on_timeout: called with the number of a call as soon as it is left behind.
     """
@@ -183,7 +183,7 @@ def run_calls(
 ) -> list[ToolResult]:
     """Runs tool calls of episodes together, and returns their results in order.
 
-    An episode one of whose calls timed out goes on with another environment, see `leave_behind`.
+    An episode one of whose calls timed out continues with another environment, see `leave_behind`.
     """
 
     def run(episode: Episode, call: Message) -> ToolResult:
@@ -200,7 +200,7 @@ def run_calls(
 def leave_behind(episode: Episode) -> None:
     """Gives an episode an environment that a call which timed out, and still runs, cannot write to.
 
-    The call keeps the environment that it was made on, and the episode goes on with a copy: what the call sets on
+    The call keeps the environment that it was made on, and the episode continues with a copy: what the call sets on
     `self`, or does to lists, dicts and sets in its attributes, never reaches the episode, its reward, or an episode
     that the environment is reset for. All else that the attributes hold, such as a retriever, is shared.
 

@@ -80,7 +80,7 @@ def write_demonstrations(
 ) -> Counter[str]:
     """Appends right and well-formed episodes to a trace file, and the others to the file of the rejected.
 
-    Each is on disk before the next is asked for, so that a run that was stopped goes on with `remaining_rows`. What
+    Each is on disk before the next is asked for, so that a run that was stopped resumes with `remaining_rows`. What
     ended with an error is in neither file, and is tried again then.
 
     Args:

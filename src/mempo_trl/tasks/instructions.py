@@ -31,7 +31,7 @@ def memory_instructions(context: str = "memory") -> str:
         context: what the policy will see, as in `MemPOConfig`: "memory", "full" or "budget".
 
     Raises:
-        `ValueError`: there is no such context.
+        `ValueError`: the context is unknown.
     """
     if context not in VISIBLE:
         raise ValueError(f"context={context!r} is unknown. Set one of {', '.join(VISIBLE)}")

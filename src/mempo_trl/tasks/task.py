@@ -33,7 +33,7 @@ class Task:
 
     Attributes:
         environment_factory: makes the environment of one episode, whose methods are the tools.
-        draw: the rows for a number of objectives (None: as they come), a count (None: all) and a seed.
+        draw: the rows for a number of objectives (None: as they are), a count (None: all) and a seed.
     """
 
     environment_factory: Callable[[], Any]
@@ -43,7 +43,7 @@ class Task:
         """Questions in an order that `seed` shuffles.
 
         Args:
-            objectives: questions of one objective are joined into such of this many. None: they are as they come.
+            objectives: questions of one objective are joined into questions of this many. None leaves them as they are.
             count: at most so many.
             seed: of the order, and of what is joined with what.
 
@@ -122,7 +122,7 @@ def import_object(path: str) -> Any:
     A module may lie in the current folder.
 
     Raises:
-        `ValueError`: there is no such module, or no such object in it.
+        `ValueError`: the module does not exist, or has no such object.
     """
     separator = ":" if ":" in path else "."
     module_name, _, name = path.rpartition(separator)
@@ -163,7 +163,7 @@ def open_retriever(source: str) -> Retriever:
 
     Raises:
         `ValueError`: the corpus is empty, or of an unknown format.
-        `FileNotFoundError`: there is no such file or index.
+        `FileNotFoundError`: the file or index does not exist.
     """
     if source.startswith(("http://", "https://")):
         return HTTPRetriever(source)

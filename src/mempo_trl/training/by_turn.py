@@ -50,7 +50,7 @@ def turn_rows(input_ids: Tensor, attention_mask: Tensor, visible: Tensor, pad_to
 
     Args:
         input_ids: prompt, padded left, then completion, padded right. Shape: (B, P + C).
-        attention_mask: 1 on what is no padding. Shape: (B, P + C).
+        attention_mask: 1 on tokens, 0 on padding. Shape: (B, P + C).
         visible: see `visible_starts`. Shape: (B, C).
         pad_token_id: what fills a row.
 

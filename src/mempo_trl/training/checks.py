@@ -187,7 +187,7 @@ def context_limit(lengths: Sequence[int | None], turn_length: int, context_token
         context_tokens: of "budget" context; None in another.
 
     Raises:
-        ValueError: there is no room for a prompt, or for so many `context_tokens`.
+        ValueError: the budgets leave no room for a prompt, or for `context_tokens`.
     """
     longest = min((length for length in lengths if length), default=None)
     if context_tokens is not None:

@@ -121,7 +121,7 @@ class TurnLogps:
             forward: TRL's.
             model: the policy or its reference, or what wraps it for training.
             input_ids: prompts, padded left, then completions, padded right. Shape: (B, P + C).
-            attention_mask: 1 on what is no padding. Shape: (B, P + C).
+            attention_mask: 1 on tokens, 0 on padding. Shape: (B, P + C).
             width: C.
             batch_size: trajectories that are padded to each other, see `forward_by_turn`.
             visible: see `visible_starts`; None if each token saw all that stands before it. Shape: (B, at most C).

@@ -72,7 +72,7 @@ def load_hotpotqa(path: str | Path) -> QuestionSet:
     supporting paragraphs and finds the supporting sentences. Source: https://hotpotqa.github.io.
 
     Raises:
-        `ValueError`: the file is no list of HotpotQA questions.
+        `ValueError`: the file is not a list of HotpotQA questions.
     """
     found = load_question_set(path)
     if not found.corpus:

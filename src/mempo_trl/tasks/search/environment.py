@@ -16,7 +16,7 @@ _CUT = " ... (cut)"
 class SearchEnvironment:
     """A question answered by searching, for `environment_factory` of TRL's `GRPOTrainer`.
 
-    Use `functools.partial(SearchEnvironment, retriever, ...)` as the factory: each rollout has an instance of its own,
+    Use `functools.partial(SearchEnvironment, retriever, ...)` as the factory: each rollout has its own instance,
     and all share the retriever.
 
     A search that cannot be done never ends the rollout: the agent reads a short error, and `failures` counts it.

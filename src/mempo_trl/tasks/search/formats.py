@@ -38,7 +38,7 @@ class Format(NamedTuple):
 
 
 def parse_record(record: Row, number: int) -> Parsed:
-    """Reads one record. Without an id of its own, the question is named `number`.
+    """Reads one record. A question without an id is named `number`.
 
     Raises:
         `ValueError`: naming the column that is missing or of another type, and what to write.

@@ -132,7 +132,7 @@ def parse_reply(reply: Any, queries: int, k: int) -> tuple[list[list[Passage]], 
     if not isinstance(rows, list):
         raise RetrievalError(f"the search server sent a reply without a list 'result': {_clip(reply)}")
     if queries == 1 and rows and all(_is_entry(row) for row in rows):
-        rows = [rows]  # the documents of the one query, not in a list of their own
+        rows = [rows]  # the documents of the only query, without a list around them
     if len(rows) != queries:
         raise RetrievalError(f"the search server sent {len(rows)} rows, expected {queries}")
     notes: set[str] = set()

@@ -57,7 +57,7 @@ class BM25Retriever:
         """Indexes title and text of `passages`.
 
         Raises:
-            `ValueError`: there are no passages, or no words in them.
+            `ValueError`: the passages are empty, or contain no words.
         """
         import bm25s
 

@@ -115,7 +115,7 @@ def create_app(retriever: BM25Retriever, limits: ServerLimits | None = None) -> 
     async def retrieve(request: "Request") -> "Response":
         asked = SearchRequest.parse(await _read_body(request, limits.body_bytes), limits)
         found = await to_thread.run_sync(retriever.search, asked.queries, asked.top_k, limiter=workers)
-        # ASCII: a corpus may hold halves of surrogate pairs, which are no UTF-8.
+        # ASCII: a corpus may hold halves of surrogate pairs, which UTF-8 cannot encode.
         return Response(json.dumps(asked.reply(found)), media_type="application/json")
 
     async def health(request: "Request") -> "JSONResponse":

@@ -177,7 +177,7 @@ class Expert:
             The assistant's and the tool's messages in turn; an assistant message's `content` is its whole text.
 
         Raises:
-            `ValueError`: there is no such context.
+            `ValueError`: the context is unknown.
         """
         if context not in ("full", "memory"):
             raise ValueError(f'context must be "full" or "memory", got {context!r}')
