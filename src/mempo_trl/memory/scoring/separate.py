@@ -1,4 +1,4 @@
-"""Log-probabilities of the gold answer after the contexts that a memory is judged by."""
+"""Log-probabilities of the gold answer after the contexts that a memory is scored by."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
