@@ -110,7 +110,8 @@ class Page:
     def frame(self) -> Iterator[None]:
         """Talk to the one sandboxed frame of the page, which Chromium keeps in a process of its own."""
         page, self._session = self._session, ""
-        [frame] = [t for t in self.send("Target.getTargets")["targetInfos"] if t["type"] == "iframe"]
+        frames = [t for t in self.send("Target.getTargets")["targetInfos"] if t["type"] == "iframe"]
+        [frame] = [t for t in frames if not t["url"].startswith("chrome")]  # the new tab of the start has some
         self._session = self.send("Target.attachToTarget", targetId=frame["targetId"], flatten=True)["sessionId"]
         yield
         self._session = page

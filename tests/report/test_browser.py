@@ -99,6 +99,19 @@ def test_arrows_move_in_the_list(page: Page) -> None:
     assert text(page, "#position").startswith("3 of")
 
 
+def test_the_list_scrolls_to_the_episode_that_is_shown(page: Page) -> None:
+    inside = """(() => {
+        const list = document.querySelector('#list').getBoundingClientRect();
+        const row = document.querySelector('#list [aria-current]').getBoundingClientRect();
+        return row.top >= list.top - 1 && row.bottom <= list.bottom + 1 && row.height > 0;
+    })()"""
+    page.press(*"j" * 25)
+    assert page.evaluate("document.querySelector('#list').scrollTop") > 0
+    assert page.evaluate(inside)
+    page.press(*"k" * 24)
+    assert page.evaluate(inside)
+
+
 def test_tab_reaches_the_skip_link_first_and_focus_is_visible(page: Page) -> None:
     page.press("Tab")
     assert page.evaluate("document.activeElement.id") == "skip"

@@ -68,7 +68,9 @@ function mark() {
   const button = current.item.firstChild;
   button.setAttribute("aria-current", "true");
   button.tabIndex = 0;
-  button.scrollIntoView({block: "nearest"});
+  // scrollIntoView would also move the place that Tab starts from, past the link that skips to the episode.
+  const list = $("list").getBoundingClientRect(), row = button.getBoundingClientRect();
+  $("list").scrollTop += Math.min(0, row.top - list.top) + Math.max(0, row.bottom - list.bottom);
 }
 
 function select(episode) {
