@@ -27,7 +27,7 @@ ROOMS = {
     "integrations": {"training"},
     "training": {"integrations", "memory", "rollout", "rows", "text", "traces", "types"},
     "report": {"memory", "traces"},
-    "cli": {"evaluation", "inference", "report", "sft", "tasks", "traces", "training", "types"},
+    "cli": {"evaluation", "inference", "report", "rollout", "sft", "tasks", "traces", "training", "types"},
 }
 # Where trl may be imported at the top of a file: what extends it, and what renders as it does.
 TRL_ALLOWED = {

@@ -537,11 +537,11 @@ def test_sft_takes_right_and_well_formed_episodes_of_an_evaluation(evaluated, to
     traces = [json.loads(line) for line in path.read_text().splitlines()]
     right = [trace for trace in traces if trace["rewards"]["all_correct"]]
     assert [trace["reward"] for trace in traces] == [trace["rewards"]["all_correct"] for trace in traces]
-    rows = len(trace_dataset(SFTArguments(str(path)), tokenizer, None))
+    rows = len(trace_dataset(SFTArguments(str(path)), tokenizer, None)[0])
     assert rows == sum(len(trace["turns"]) for trace in right)
     right[0]["rewards"]["well_formed"] = 0.0
     path.write_text("".join(json.dumps(trace) + "\n" for trace in traces))
-    assert len(trace_dataset(SFTArguments(str(path)), tokenizer, None)) == rows - len(right[0]["turns"])
+    assert len(trace_dataset(SFTArguments(str(path)), tokenizer, None)[0]) == rows - len(right[0]["turns"])
 
 
 @pytest.mark.parametrize("command", ["sft", "train"])

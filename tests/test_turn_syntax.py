@@ -147,30 +147,3 @@ def test_the_transformers_engine_takes_stop_strings(tmp_path, model, tokenizer, 
     turns = [turn for episode in trainer.last_rollout.episodes for turn in episode.turns]
     assert not any("e" in tokenizer.decode(turn.ids[:-1]) for turn in turns)
     assert {episode.stop_reason for episode in trainer.last_rollout.episodes} <= {"finished", "truncated"}
-
-
-def test_what_shapes_the_prompt_is_saved_with_the_model_and_read_back(tmp_path, questions):
-    from transformers import AutoTokenizer
-
-    from mempo_trl.rollout.prompt_settings import saved_settings
-
-    tokenizer = template_tokenizer("qwen3")
-    options = {"max_steps": 1, "chat_template_kwargs": {"enable_thinking": False}, "max_turns": 5, "context": "full"}
-    model = build_model(len(tokenizer))
-    trainer = MemPOTrainer(
-        model, answer_reward, make_config(tmp_path, **options), questions, processing_class=tokenizer, tools=[search]
-    )
-    trainer.train()
-    trainer.save_model(tmp_path / "policy")
-    loaded = AutoTokenizer.from_pretrained(tmp_path / "policy")
-    saved = saved_settings(loaded.name_or_path)
-    assert (saved.context, saved.limits.max_turns, saved.system_prompt) == ("full", 5, None)
-    assert [schema["function"]["name"] for schema in saved.tools] == ["search"]
-    agent = MemoryAgent(model, loaded, [search])
-    prompt = agent._format.prompt_ids(questions[0]["prompt"], [search])
-    rendered, _, _ = trainer._tokenize_prompts([questions[0]["prompt"]])
-    assert prompt == rendered[0]
-    assert tokenizer.decode(prompt).endswith("<think>\n\n</think>\n\n")
-    again = make_config(tmp_path)
-    MemPOTrainer(model, answer_reward, again, questions, processing_class=loaded, tools=[search])
-    assert again.chat_template_kwargs == {"enable_thinking": False}

@@ -4,7 +4,15 @@ import argparse
 import re
 from typing import TYPE_CHECKING, Any
 
-from .options import add_command, add_model_options, add_task_options, make_agent, open_model, open_named_task
+from .options import (
+    add_command,
+    add_model_options,
+    add_task_options,
+    make_agent,
+    open_model,
+    open_named_task,
+    settings_folder,
+)
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -54,7 +62,7 @@ def run(args: argparse.Namespace) -> int:
         from ..traces.convert import episode_trace
         from ..traces.file import write_traces
 
-        write_traces(args.trace, [episode_trace(episode, args.context, tokenizer=tokenizer)])
+        write_traces(args.trace, [episode_trace(episode, agent.context, tokenizer=tokenizer)])
     return 0 if extract_answer(episode.messages) is not None else 1
 
 
@@ -62,8 +70,9 @@ def _question(args: argparse.Namespace) -> tuple[Any, dict[str, Any]]:
     """The environment factory, and the row to play: of a dataset, or a text to search for."""
     from functools import partial
 
+    from ..rollout.prompt_settings import saved_settings
     from ..tasks.search.environment import SearchEnvironment
-    from ..tasks.search.prompts import build_prompt
+    from ..tasks.search.prompts import SYSTEM_PROMPT, build_prompt
     from ..tasks.task import is_dataset, open_retriever
 
     if is_dataset(args.question):
@@ -78,7 +87,8 @@ def _question(args: argparse.Namespace) -> tuple[Any, dict[str, Any]]:
     if args.corpus is None:
         raise ValueError("the question has no corpus to search. Name one with --corpus")
     factory = partial(SearchEnvironment, open_retriever(args.corpus), top_k=args.passages)
-    return factory, {"prompt": build_prompt(args.question)}
+    system = saved_settings(settings_folder(args)).get("system_prompt", SYSTEM_PROMPT)
+    return factory, {"prompt": build_prompt(args.question, system)}
 
 
 class Printer:

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from .options import (
+    TOKEN_BUDGETS,
     add_command,
     add_model_options,
     add_task_options,
@@ -12,6 +13,8 @@ from .options import (
     numbers,
     open_model,
     open_named_task,
+    read_settings,
+    settings_folder,
 )
 
 if TYPE_CHECKING:
@@ -61,9 +64,10 @@ def add_commands(commands: Any) -> None:
 # What the scores depend on: a resumed evaluation must have it as it was.
 SETTINGS = (
     "model", "served_model", "tokenizer", "tool_choice", "request", "dataset", "corpus", "passages",
-    "environment_factory", "reward_funcs", "temperature", "top_p", "max_turn_length", "max_tool_length",
-    "max_completion_length", "max_turns", "context_turns",
+    "environment_factory", "reward_funcs", "temperature", "top_p",
 )  # fmt: skip
+# Of the settings of the prompts; the context is a dimension of the grid.
+SHAPES = ("max_turn_length", "max_turns", "context_turns", "context_tokens", "chat_template_kwargs")
 
 
 def run_eval(args: argparse.Namespace) -> int:
@@ -73,10 +77,13 @@ def run_eval(args: argparse.Namespace) -> int:
     from ..evaluation.grid import EvaluationFolder, Grid, evaluate_grid
     from ..tasks.task import import_reward_funcs
 
-    folder = EvaluationFolder(args.output, {name: getattr(args, name) for name in SETTINGS})
+    settings = read_settings(args, max(args.context or [None], key=lambda context: context == "budget"))
+    shapes = (*SHAPES, *(TOKEN_BUDGETS if settings_folder(args) else ()))
+    depends_on = {name: getattr(args, name) for name in SETTINGS} | {name: getattr(settings, name) for name in shapes}
+    folder = EvaluationFolder(args.output, depends_on)
     task = open_named_task(args, args.dataset)
     reward_funcs = import_reward_funcs(args.reward_funcs, task.environment_factory)
-    grid = Grid(args.context, args.objectives, args.seeds, args.samples, args.count)
+    grid = Grid(args.context or [settings.context], args.objectives, args.seeds, args.samples, args.count)
     rows = grid.rows(task)
     left = sum(len(folder.remaining(rows, context)) for context in grid.contexts)
     model, tokenizer = open_model(args)

@@ -12,7 +12,12 @@ from .arguments import TaskArguments
 
 if TYPE_CHECKING:
     from ..inference.agent import MemoryAgent
+    from ..rollout.prompt_settings import PromptSettings
     from ..tasks.task import Task
+
+
+TOKEN_BUDGETS = ("max_tool_length", "max_completion_length")
+"""What an endpoint that is asked with messages cannot be held to."""
 
 
 class Parser(argparse.ArgumentParser):
@@ -116,23 +121,28 @@ def add_model_options(parser: argparse.ArgumentParser, required: bool = True, co
     model.add_argument("--device", help="of a transformers model; default: a GPU if there is one")
     model.add_argument(
         "--context",
-        default="memory",
         **({"type": words(*CONTEXTS)} if contexts else {"choices": CONTEXTS}),
         help="what a turn sees: memory (the prompt and its last turns), full (all turns)"
-        f"{', or both, as full,memory' if contexts else ''}; default: memory",
+        f"{', or both, as full,memory' if contexts else ''}; default: as the model was trained, or memory",
     )
     model.add_argument("--temperature", type=float, default=1.0, help="default: 1, as in training; 0 is greedy")
     model.add_argument("--top_p", type=float, default=1.0, help="default: 1")
+    # Without a default here: what is not given is as the model was trained with, see `read_settings`.
     for name, default, text in (
         ("max_turn_length", MAX_TURN_LENGTH, "most tokens of a turn"),
         ("max_tool_length", TurnLimits.max_tool_length, "most tokens of a tool result"),
         ("max_completion_length", TurnLimits.max_completion_length, "most tokens of an episode, without the prompt"),
         ("max_turns", TurnLimits.max_turns, "most turns of an episode"),
+        ("context_turns", 1, "past turns seen in memory context"),
+        ("context_tokens", "none", "most tokens that a turn and what it sees have in budget context"),
     ):
-        # What an endpoint cannot be held to has no default here, see `make_agent`.
-        known = default if name in ("max_turn_length", "max_turns") else None
-        model.add_argument(f"--{name}", type=int, default=known, help=f"{text}; default: {default}")
-    model.add_argument("--context_turns", type=int, default=1, help="past turns seen in memory context; default: 1")
+        model.add_argument(f"--{name}", type=int, help=f"{text}; default: as the model was trained, or {default}")
+    model.add_argument(
+        "--chat_template_kwargs",
+        type=json.loads,
+        help="JSON options of the chat template, such as '{\"enable_thinking\": false}'; default: as the model was "
+        "trained, or none",
+    )
 
 
 def open_model(args: argparse.Namespace) -> tuple[Any, Any]:
@@ -173,30 +183,42 @@ def _generation_config(name: str) -> Any:
         return None
 
 
+def settings_folder(args: argparse.Namespace) -> str | None:
+    """Where what the policy was trained with is looked for; None for an endpoint, which has no folder."""
+    return args.tokenizer if args.model.startswith(("http://", "https://")) else args.model
+
+
+def read_settings(args: argparse.Namespace, context: str | None = None) -> "PromptSettings":
+    """What shapes the prompts: the options that were given, else what the model was trained with, else the defaults."""
+    from ..rollout.prompt_settings import OPTIONS, settings_of
+
+    given = {name: getattr(args, name, None) for name in OPTIONS} | {"context": context}
+    if isinstance(args.context, list) and "budget" in args.context and context != "budget":
+        given["context_tokens"] = None  # it is meant for another context of the evaluation
+    return settings_of(settings_folder(args), given)
+
+
 def make_agent(
-    model: Any, tokenizer: Any, environment_factory: Callable[[], Any], context: str, args: argparse.Namespace
+    model: Any, tokenizer: Any, environment_factory: Callable[[], Any], context: str | None, args: argparse.Namespace
 ) -> "MemoryAgent":
     """An agent with the options of `add_model_options`."""
     from ..inference.agent import MemoryAgent
     from ..inference.endpoints import Sampling
 
-    budgets = {name: getattr(args, name) for name in ("max_tool_length", "max_completion_length")}
-    budgets = {name: value for name, value in budgets.items() if value is not None}
+    budgets = [name for name in TOKEN_BUDGETS if getattr(args, name) is not None]
     if budgets and tokenizer is None:
         options = " and ".join(f"--{name}" for name in budgets)
         raise ValueError(
             f"{args.model} is asked with messages, whose tokens are not known here: it cannot be held to {options}. "
             "Leave that out, or ask a vLLM server with --tokenizer"
         )
-
+    settings = read_settings(args, context)
     return MemoryAgent(
         model,
         tokenizer,
-        context=context,
         environment_factory=environment_factory,
-        context_turns=args.context_turns,
-        limits=TurnLimits(max_turns=args.max_turns, **budgets),
-        sampling=Sampling(args.temperature, args.top_p, args.max_turn_length),
+        settings=settings,
+        sampling=Sampling(args.temperature, args.top_p, settings.max_turn_length),
     )
 
 

@@ -96,15 +96,17 @@ def run_traces(args: argparse.Namespace) -> int:
     rows = task.rows(args.objectives, args.count, args.seed)
     left = demonstrations.remaining_rows(args.output, rows)
     if args.model is None:
+        context = args.context or "memory"
         trajectories: Any = demonstrations.expert_episodes(left, task.environment_factory)
     else:
         model, tokenizer = open_model(args)
         agent = make_agent(model, tokenizer, task.environment_factory, args.context, args)
+        context = agent.context
         trajectories = demonstrations.teacher_episodes(left, agent, args.concurrency, args.seed)
     with Progress() as progress:
         bar = progress.add_task("traces", total=len(rows), completed=len(rows) - len(left))
         counts = demonstrations.write_demonstrations(
-            args.output, trajectories, args.context, lambda _: progress.advance(bar), reward_funcs
+            args.output, trajectories, context, lambda _: progress.advance(bar), reward_funcs
         )
     print(f"{args.output}: {said(Counter(done=len(rows) - len(left)) + counts)}")
     return 0 if counts["kept"] or not left else 1

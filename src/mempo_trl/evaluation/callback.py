@@ -13,7 +13,6 @@ from ..inference.endpoints import Sampling
 from ..tasks.outcome import RewardFunction
 from ..tasks.search.rewards import mempo_outcome_reward
 from ..tasks.search.rows import Row
-from ..types import TurnLimits
 from .evaluation import evaluate
 from .scores import Scores, mean_scores
 
@@ -114,10 +113,6 @@ class EvaluationCallback(TrainerCallback):
             trainer.processing_class,
             context=context,
             environment_factory=self.environment_factory,
-            context_turns=args.context_turns,
-            context_tokens=args.context_tokens if context == "budget" else None,
-            compaction_prompt=args.compaction_prompt,
-            limits=TurnLimits(args.max_turns, args.max_tool_length, args.max_completion_length),
+            settings=trainer.prompt_settings,
             sampling=Sampling(args.temperature, args.top_p, args.max_turn_length),
-            chat_template_kwargs=args.chat_template_kwargs or {},
         )

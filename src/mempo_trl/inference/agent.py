@@ -8,16 +8,18 @@ from typing import Any
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from ..rollout.budget import COMPACTION_PROMPT, ContextBudget, check_context_tokens
 from ..rollout.chat_format import ChatFormat, environment_tools
 from ..rollout.chat_loop import ChatLoop
 from ..rollout.loop import TurnLoop
-from ..types import CONTEXTS, Episode, Message, TurnLimits
+from ..rollout.prompt_settings import PromptSettings, say_difference, settings_of
+from ..rollout.tools import tool_schemas
+from ..types import Episode, Message, TurnLimits
 from .endpoints import ChatEndpoint, ContextOverflow, EndpointError, Sampling, VLLMServer
 from .local_model import LocalModel
 
 Question = str | Mapping[str, Any]
 OnMessage = Callable[[Message], None]
+_LIMITS = ("max_turns", "max_tool_length", "max_completion_length")
 NextSeed = Callable[[], int | None]
 
 
@@ -27,18 +29,23 @@ class MemoryAgent:
     A model in this process and a vLLM server are run on token ids, by the turn loop of training: each turn is generated
     from exactly the ids that training conditions it on. A chat endpoint is run on messages, by the same rule.
 
+    What shapes the prompts and is not given is as the policy was trained with, if its tokenizer's folder says so (see
+    `rollout.prompt_settings`); what is given and differs from that is logged as a warning.
+
     Args:
         model: a transformers model, a `VLLMServer` or a `ChatEndpoint`.
         tokenizer: of the model; needed but for a `ChatEndpoint`.
         tools: functions that the model may call.
-        context: "memory", "full" or "budget".
+        context: "memory" (the default), "full" or "budget".
         environment_factory: makes the environment of each question, whose public methods are tools too, as in
             `GRPOTrainer`.
-        context_turns: past turns that the "memory" context keeps.
+        settings: what shapes the prompts, in place of what the tokenizer's folder says. The arguments below replace
+            single ones.
+        context_turns: past turns that the "memory" context keeps; default: 1.
         context_tokens: most tokens that a turn and what it sees have in "budget" context.
         compaction_prompt: the user message that asks for a memory in "budget" context.
         limits: turns, and tokens of tool results and episodes; without `max_context_length` the model's own is taken.
-        sampling: how turns are sampled.
+        sampling: how turns are sampled, and how long they are.
         chat_template_kwargs: options of the chat template, as in `MemPOConfig`. Not for a `ChatEndpoint`.
         system_prompt: stands before a question that is given as a text; a row brings its own.
 
@@ -51,42 +58,44 @@ class MemoryAgent:
         model: PreTrainedModel | VLLMServer | ChatEndpoint,
         tokenizer: PreTrainedTokenizerBase | None = None,
         tools: Sequence[Callable[..., Any]] = (),
-        context: str = "memory",
+        context: str | None = None,
         *,
         environment_factory: Callable[[], Any] | None = None,
-        context_turns: int = 1,
+        settings: PromptSettings | None = None,
+        context_turns: int | None = None,
         context_tokens: int | None = None,
-        compaction_prompt: str = COMPACTION_PROMPT,
+        compaction_prompt: str | None = None,
         limits: TurnLimits | None = None,
         sampling: Sampling | None = None,
         chat_template_kwargs: Mapping[str, Any] | None = None,
         system_prompt: str | None = None,
     ) -> None:
-        if context not in CONTEXTS:
-            raise ValueError(f"context={context!r} is unknown. Set one of {', '.join(CONTEXTS)}")
-        check_context_tokens(context, context_tokens)
-        if context == "budget" and isinstance(model, ChatEndpoint):
+        given = {
+            "context": context, "context_turns": context_turns, "context_tokens": context_tokens,
+            "compaction_prompt": compaction_prompt, "chat_template_kwargs": chat_template_kwargs,
+            "system_prompt": system_prompt, "max_turn_length": sampling and sampling.max_turn_length,
+            **({name: getattr(limits, name) for name in _LIMITS} if limits else {}),
+        }  # fmt: skip
+        named = settings_of(getattr(tokenizer, "name_or_path", None), given) if settings is None else settings
+        self.settings = named.replaced(given)
+        if self.settings.context == "budget" and isinstance(model, ChatEndpoint):
             raise ValueError("context='budget' needs token ids, which a chat endpoint has not. Pass a VLLMServer")
-        if context_turns < 1:
-            raise ValueError(f"context_turns={context_turns} leaves no turn to see. Set it to 1 or more")
         if not tools and environment_factory is None:
             raise ValueError("an agent without tools has one turn. Pass tools or environment_factory")
         if tokenizer is None and not isinstance(model, ChatEndpoint):
             raise ValueError(f"{type(model).__name__} is run on token ids. Pass its tokenizer")
         self.tokenizer = tokenizer
         self.tools = list(tools)
-        self.context = context
-        self.context_turns = context_turns
+        self.context = self.settings.context
         self.environment_factory = environment_factory
-        self.limits = limits or TurnLimits()
-        self.sampling = sampling or Sampling()
-        self.system_prompt = system_prompt
-        self.budget = None
-        if context_tokens is not None:
-            self.budget = ContextBudget(context_tokens, self.sampling.max_turn_length, compaction_prompt)
+        self.limits = limits or self.settings.limits
+        self.sampling = sampling or Sampling(max_turn_length=self.settings.max_turn_length)
+        self.budget = self.settings.budget
         self.model: LocalModel | VLLMServer | ChatEndpoint
         self.model = model if isinstance(model, (VLLMServer, ChatEndpoint)) else LocalModel(model, tokenizer)
-        self._format = None if isinstance(model, ChatEndpoint) else ChatFormat(tokenizer, chat_template_kwargs)
+        self._format = None
+        if not isinstance(model, ChatEndpoint):
+            self._format = ChatFormat(tokenizer, self.settings.chat_template_kwargs)
         if isinstance(self.model, LocalModel) and self._format is not None:
             self.model.eos_token_ids = list(dict.fromkeys([*self.model.eos_token_ids, *self._format.end_ids]))
         if self.budget:
@@ -144,10 +153,24 @@ class MemoryAgent:
             if observation is not None:  # TRL adds it to the last message
                 prompt[-1] = {**prompt[-1], "content": prompt[-1]["content"] + observation}
             tools = tools + environment_tools(environment)
-        return Episode(prompt, {tool.__name__: tool for tool in tools}, environment, row)
+        episode = Episode(prompt, {tool.__name__: tool for tool in tools}, environment, row)
+        self._compare(episode)
+        return episode
+
+    def _compare(self, episode: Episode) -> None:
+        """Says if an episode has other tools, or another system prompt, than the policy was trained with."""
+        trained, first = self.settings, episode.prompt[0]
+        system = first["content"] if first["role"] == "system" else None
+        for name, known, here in (
+            ("tools", trained.tools, tool_schemas(episode.tools)),
+            ("system_prompt", trained.system_prompt, system),
+        ):
+            if known and here != known:
+                say_difference(name, known, here)
 
     def _prompt(self, question: str) -> list[Message]:
-        system = [{"role": "system", "content": self.system_prompt}] if self.system_prompt else []
+        text = self.settings.system_prompt
+        system = [{"role": "system", "content": text}] if text else []
         return [*system, {"role": "user", "content": question}]
 
     def _play(self, questions: Sequence[Question], on_message: OnMessage | None, seed: int | None) -> list[Episode]:
@@ -171,7 +194,7 @@ class MemoryAgent:
         loop = ChatLoop(
             lambda messages, tools: endpoint.complete(messages, tools, self.sampling, next_seed()),
             self.context,
-            self.context_turns,
+            self.settings.context_turns,
             self.limits,
         )
         for episode in episodes:
@@ -192,7 +215,7 @@ class MemoryAgent:
             lambda contexts: (engine.generate(contexts, self.sampling, next_seed()), None),
             engine.eos_token_ids or [chat.tokenizer.eos_token_id],
             context=self.context,
-            context_turns=self.context_turns,
+            context_turns=self.settings.context_turns,
             budget=self.budget,
             limits=replace(self.limits, max_context_length=longest),
             chat=chat,

@@ -50,8 +50,7 @@ class ChatFormat:
     ) -> None:
         self.tokenizer = tokenizer
         if chat_template_kwargs is None:
-            saved = saved_settings(tokenizer.name_or_path)
-            chat_template_kwargs = saved.chat_template_kwargs if saved else {}
+            chat_template_kwargs = saved_settings(tokenizer.name_or_path).get("chat_template_kwargs", {})
         self.chat_template_kwargs = dict(chat_template_kwargs)
         self.chat_template = training_template(tokenizer)
         self._prompt = self._render([_USER], add_generation_prompt=True)

@@ -1,5 +1,6 @@
 """`GRPOTrainer` where it speaks of completions and an episode is meant: prompts, environments, truncation."""
 
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -9,6 +10,7 @@ from trl import GRPOTrainer
 from ..integrations.vllm_server import samples_for_each
 from ..rollout.loop import TurnLoop
 from ..rollout.plain import PlainText
+from ..rollout.prompt_settings import PromptSettings
 from ..types import Message, TurnLimits
 from .arguments import check_tools
 from .batch import GenerationBatch
@@ -49,9 +51,14 @@ class EpisodeTrainer(GRPOTrainer):
             args.tool_concurrency,
         )  # fmt: skip
 
+    @cached_property
+    def prompt_settings(self) -> PromptSettings:
+        """What shapes the prompts of the policy; it is saved with it."""
+        return prompt_settings(self)
+
     def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
         super()._save(output_dir, state_dict)
-        prompt_settings(self).save(output_dir or self.args.output_dir)
+        self.prompt_settings.save(output_dir or self.args.output_dir)
 
     def _generate(self, prompts: list[list[Message]]) -> tuple[Any, ...]:
         plain = PlainText(self._tokenizer)

@@ -3,10 +3,11 @@
 from functools import partial
 from typing import Any
 
+from datasets import Dataset
 from transformers import PreTrainedTokenizerBase
 
 from ..rollout.chat_format import ChatFormat
-from ..rollout.prompt_settings import PromptSettings, saved_settings
+from ..rollout.prompt_settings import OPTIONS, PromptSettings, common_system_prompt, saved_settings, settings_of
 from ..rollout.tools import tool_schemas
 from .config import MemPOConfig
 
@@ -14,13 +15,16 @@ from .config import MemPOConfig
 def prepare_template(args: MemPOConfig, model: Any, processing_class: Any) -> None:
     """Fills in the options of the chat template that the model was trained with before, and refuses what cannot work.
 
+    A warning says what differs from how the model was trained before.
+
     Raises:
         ValueError: turns with tools cannot be rendered with the chat template.
     """
     folder = model if isinstance(model, str) else getattr(model, "name_or_path", None)
-    saved = saved_settings(getattr(processing_class, "name_or_path", None) or folder)
-    if args.chat_template_kwargs is None and saved is not None:
-        args.chat_template_kwargs = saved.chat_template_kwargs or None
+    name = getattr(processing_class, "name_or_path", None) or folder
+    if args.chat_template_kwargs is None:
+        args.chat_template_kwargs = saved_settings(name).get("chat_template_kwargs") or None
+    settings_of(name, {option: getattr(args, option) for option in OPTIONS})
     if isinstance(processing_class, PreTrainedTokenizerBase):
         ChatFormat(processing_class, args.chat_template_kwargs or {})
 
@@ -53,13 +57,11 @@ def end_turns(trainer: Any) -> tuple[ChatFormat, list[str]]:
 
 def prompt_settings(trainer: Any) -> PromptSettings:
     """What shapes the prompts of `trainer`'s policy."""
-    args = trainer.args
-    first = next(iter(trainer.train_dataset))["prompt"][0]
+    args, rows = trainer.args, trainer.train_dataset
+    prompts = rows["prompt"] if isinstance(rows, Dataset) else [next(iter(rows))["prompt"]]
     return PromptSettings(
-        args.chat_template_kwargs or {},
-        args.context,
-        args.context_turns,
-        trainer._turn_limits(None),
-        tool_schemas({tool.__name__: tool for tool in trainer.tools}),
-        first["content"] if first["role"] == "system" else None,
+        **{option: getattr(args, option) for option in OPTIONS}
+        | {"chat_template_kwargs": args.chat_template_kwargs or {}},
+        tools=tool_schemas({tool.__name__: tool for tool in trainer.tools}),
+        system_prompt=common_system_prompt(prompts),
     )

@@ -26,16 +26,17 @@ semicolon inside it."""
 """The packaged model was trained on these very words, in both contexts."""
 
 
-def build_prompt(question: str, system_prompt: str = SYSTEM_PROMPT) -> list[dict[str, Any]]:
+def build_prompt(question: str, system_prompt: str | None = SYSTEM_PROMPT) -> list[dict[str, Any]]:
     """Messages of the first turn for `question` (for several objectives: "q1; q2; ...").
 
     Args:
         question (`str`):
             What to ask.
-        system_prompt (`str`):
-            The first message. The tool's schema is added by the chat template.
+        system_prompt (`str`, *optional*):
+            The first message; None for none. The tool's schema is added by the chat template.
 
     Returns:
         `list[dict]`: a system and a user message, as in the `prompt` column of a dataset.
     """
-    return [{"role": "system", "content": system_prompt}, {"role": "user", "content": question}]
+    system = [] if system_prompt is None else [{"role": "system", "content": system_prompt}]
+    return [*system, {"role": "user", "content": question}]
