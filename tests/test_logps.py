@@ -8,6 +8,7 @@ import torch
 from conftest import build_model
 from helpers import make_trainer
 from mempo_trl.memory.scoring import shared
+from mempo_trl.memory.scoring.inputs import with_own_positions
 from mempo_trl.training.logps import TurnLogps, packing_obstacle
 from test_packed import build, padded, random_batch, visible
 
@@ -70,7 +71,7 @@ def test_without_turns_known_trl_s_own_forward_is_made():
     model = build("qwen2")
     ids, mask, width, _ = tensors(BATCH, "full")
     logps, _, _ = turn_logps(model)(forward, model, ids, mask, width, None, None)
-    assert torch.equal(logps, forward(model, ids, mask, width, None)[0])
+    assert torch.equal(logps, forward(with_own_positions(model), ids, mask, width, None)[0])
 
 
 @pytest.mark.parametrize("what", ["log-probs", "gradients", "error"])
@@ -88,7 +89,7 @@ def test_wrong_values_are_found(monkeypatch, caplog, what):
     logps = turn_logps(model)
     values = call(logps, model)
     assert not logps.packed
-    assert torch.equal(values[0], padded(model, BATCH, "memory")[0])
+    torch.testing.assert_close(values[0], padded(model, BATCH, "memory")[0], atol=1e-5, rtol=0)
     message = {"log-probs": "log-probs that differ by", "gradients": "gradients that differ by", "error": "TypeError"}
     assert message[what] in caplog.text
 

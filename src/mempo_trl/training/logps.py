@@ -11,8 +11,9 @@ from torch import Tensor, nn
 from torch.nn.functional import pad
 
 from ..memory.scoring.engine import sharing_obstacle
+from ..memory.scoring.inputs import inner_model, with_own_positions
 from .by_turn import forward_by_turn, sees_everything
-from .packed import TooLongError, TurnTokens, forward_packed, fused_values, inner_model, pack_turns, unpadded
+from .packed import TooLongError, TurnTokens, forward_packed, fused_values, pack_turns, unpadded
 
 logger = logging.getLogger(__name__)
 
@@ -131,7 +132,7 @@ class TurnLogps:
         """
         if visible is None:
             self._count(int(attention_mask.sum()))
-            return forward(model, input_ids, attention_mask, width, batch_size)
+            return forward(with_own_positions(model), input_ids, attention_mask, width, batch_size)
         visible = pad(visible, (0, width - visible.size(1)), value=-1)
         visible = visible.masked_fill(attention_mask[:, -width:] == 0, -1)
         batch = _Batch(input_ids, attention_mask, visible, batch_size)
@@ -146,7 +147,7 @@ class TurnLogps:
     def _padded(self, forward: Forward, model: Any, batch: _Batch) -> LogProbs:
         def rows(ids: Tensor, seen: Tensor, width: int, size: int | None = None) -> LogProbs:
             self._count(int(seen.sum()))
-            return forward(model, ids, seen, width, size)
+            return forward(with_own_positions(model), ids, seen, width, size)
 
         if sees_everything(batch.visible):
             *values, loss = rows(batch.input_ids, batch.attention_mask, batch.shape[1], batch.size)

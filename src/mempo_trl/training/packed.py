@@ -2,16 +2,14 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
+from ..memory.scoring.inputs import inner_model
 from ..memory.scoring.packing import PackedRow, Places, dummy_row
 from ..memory.scoring.shared import row_inputs, segment_attention_in
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
 
 
 class Strand(NamedTuple):
@@ -154,13 +152,6 @@ def forward_packed(
 
     entropies_of = [entropies for _, entropies in values if entropies is not None]
     return scatter([logps for logps, _ in values]), scatter(entropies_of) if entropies_of else None
-
-
-def inner_model(model: nn.Module) -> "PreTrainedModel":
-    """The transformers model inside what wraps it for adapters or for several processes."""
-    from transformers import PreTrainedModel
-
-    return next(module for module in model.modules() if isinstance(module, PreTrainedModel))
 
 
 @contextmanager

@@ -7,6 +7,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from .inputs import supported, with_own_positions
+
 
 class AnswerContext(NamedTuple):
     """A context to score the answer in: a trajectory's prompt, then a range of its completion's tokens.
@@ -55,16 +57,11 @@ def _last_token_logps(model: nn.Module, rows: list[list[int]], count: int, pad_t
     """log p of the last `count` tokens of each row, given what stands before them. Shape: (len(rows), count)."""
     device = next(model.parameters()).device
     width = max(map(len, rows))
-    padding = torch.tensor([width - len(row) for row in rows], device=device).unsqueeze(1)
     input_ids = torch.tensor([[pad_token_id] * (width - len(row)) + row for row in rows], device=device)  # (b, S)
-    columns = torch.arange(width, device=device).unsqueeze(0)
-    logits = model(
-        input_ids=input_ids,
-        attention_mask=(columns >= padding).long(),
-        position_ids=(columns - padding).clamp(min=0),
-        use_cache=False,
-        logits_to_keep=count + 1,
-    ).logits[:, :-1]  # (b, count, V)
+    seen = torch.tensor([[0] * (width - len(row)) + [1] * len(row) for row in rows], device=device)
+    logits = with_own_positions(model)(
+        input_ids=input_ids, attention_mask=seen, **supported(model, use_cache=False, logits_to_keep=count + 1)
+    ).logits[:, -count - 1 : -1]  # (b, count, V); some models give the logits of the whole row
     labels = input_ids[:, -count:].unsqueeze(-1)
     return logits.float().log_softmax(dim=-1).gather(-1, labels).squeeze(-1)
 
