@@ -11,7 +11,7 @@ from trl import GRPOTrainer
 from helpers import make_config, make_trainer, search
 from mempo_trl import MemPOTrainer
 from mempo_trl.training import checks
-from mempo_trl.training.checks import check_tags, check_trl, refuse_combinations, refuse_quantized, warn_if_truncated
+from mempo_trl.training.checks import check_tags, refuse_combinations, refuse_quantized, warn_if_truncated
 from mempo_trl.types import Episode
 
 
@@ -81,10 +81,6 @@ def test_quantized_bases_that_can_be_trained(tmp_path, bits):
     refuse_quantized(make_config(tmp_path), "some/model", config, LoraConfig())
     if bits == 4:
         refuse_quantized(make_config(tmp_path, use_vllm=True, vllm_mode="colocate"), "some/model", config, LoraConfig())
-
-
-def test_this_trl_has_the_hooks():
-    check_trl()
 
 
 def test_a_reference_must_be_loadable(tmp_path, model):

@@ -404,18 +404,6 @@ def test_a_template_that_rewrites_earlier_turns(tmp_path, model, tokenizer, ques
         make_trainer(tmp_path, model, tokenizer, questions)
 
 
-def test_another_trl_is_named():
-    from mempo_trl.training.checks import check_trl
-
-    class OtherTrainer:
-        def _generate_single_turn(self, prompt_ids, num_generations):
-            """Another signature."""
-
-    check_trl()
-    with pytest.raises(ImportError, match=r"pip install 'trl>=1\.16,<1\.17'"):
-        check_trl(OtherTrainer)
-
-
 def test_scripted_turns_are_reproducible():
     rng = random.Random(0)
     assert ScriptedMemPO._text(None, rng, 1)

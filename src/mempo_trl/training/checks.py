@@ -1,13 +1,10 @@
 """What cannot work is refused at the start, saying what was set, why it cannot hold and what to set."""
 
-import inspect
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import torch
-import transformers
-import trl
 from accelerate.logging import get_logger
 from datasets import Dataset, IterableDataset
 from peft import PeftModel
@@ -25,39 +22,6 @@ from ..types import Episode
 from .config import MemPOConfig
 
 logger = get_logger(__name__)
-
-TRL_VERSIONS = "trl>=1.16,<1.17"
-# The hooks of GRPOTrainer that are overridden or called, with the parameters that are relied on.
-TRL_HOOKS = {
-    "_generate_single_turn": ["prompt_ids", "images", "multimodal_fields", "num_generations"],
-    "_generate": ["prompts"],
-    "_tool_call_loop": [
-        "prompts", "prompt_ids", "completion_ids", "completions", "logprobs", "images", "multimodal_fields",
-    ],
-    "_calculate_rewards": ["inputs", "prompts", "completions", "completion_ids_list"],
-    "_generate_and_score_completions": ["inputs"],
-    "_get_per_token_logps_and_entropies": [
-        "model", "input_ids", "attention_mask", "logits_to_keep", "batch_size", "compute_entropy",
-    ],
-    "_compute_loss": ["model", "inputs"],
-    "_get_train_sampler": ["dataset"],
-    "_save_checkpoint": ["model", "trial"],
-    "_save_rng_state": ["output_dir"],
-    "_load_optimizer_and_scheduler": ["checkpoint"],
-}  # fmt: skip
-
-
-def check_trl(trainer_class: type = GRPOTrainer) -> None:
-    """Raises ImportError if TRL's private hooks are not those that this version was written for."""
-    for name, expected in TRL_HOOKS.items():
-        hook = getattr(trainer_class, name, None)
-        found = [] if hook is None else list(inspect.signature(hook).parameters)[1:]
-        if found[: len(expected)] != expected:
-            raise ImportError(
-                f"TRL {trl.__version__} on transformers {transformers.__version__} has {trainer_class.__name__}."
-                f"{name}({', '.join(found)}), expected ({', '.join(expected)}). Install the version that MemPOTrainer "
-                f"extends: pip install '{TRL_VERSIONS}'"
-            )
 
 
 def refuse_combinations(

@@ -4,7 +4,7 @@ import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from datasets import Dataset, DatasetDict, IterableDataset, IterableDatasetDict
@@ -18,8 +18,6 @@ from transformers import (
     ProcessorMixin,
     TrainerCallback,
 )
-from trl.trainer.grpo_trainer import EnvironmentFactory, RewardFunc, RolloutFunc
-from trl.trainer.utils import get_config_model_id
 
 from ..integrations.hub import HubTrainer
 from ..integrations.quantized import keep_differentiable
@@ -41,7 +39,6 @@ from .checks import (
     check_datasets_answers,
     check_prompts,
     check_tags,
-    check_trl,
     context_limit,
     explain_start_errors,
     is_policy,
@@ -50,6 +47,7 @@ from .checks import (
     wanted_answers_column,
     warn_if_truncated,
 )
+from .compat import check_trl
 from .config import MemPOConfig
 from .episodes import EpisodeTrainer
 from .logps import LogProbs, TurnLogps
@@ -57,6 +55,9 @@ from .memory_functions import MemoryRewardFunc, MemoryRewards
 from .metrics import episode_metrics, forward_cost, masked_fraction
 from .packed import fused_log_probs
 from .scoring import group_advantages, reward_memories, score_batch
+
+if TYPE_CHECKING:
+    from trl.trainer.grpo_trainer import EnvironmentFactory, RewardFunc, RolloutFunc
 
 
 class MemPOTrainer(ResumableTrainer, HubTrainer, EpisodeTrainer):
@@ -113,7 +114,7 @@ class MemPOTrainer(ResumableTrainer, HubTrainer, EpisodeTrainer):
     def __init__(
         self,
         model: str | PreTrainedModel | PeftModel,
-        reward_funcs: RewardFunc | list[RewardFunc] | None = None,
+        reward_funcs: "RewardFunc | list[RewardFunc] | None" = None,
         args: MemPOConfig | None = None,
         train_dataset: Dataset | IterableDataset | None = None,
         eval_dataset: Dataset
@@ -129,12 +130,12 @@ class MemPOTrainer(ResumableTrainer, HubTrainer, EpisodeTrainer):
         quantization_config: BitsAndBytesConfig | None = None,
         peft_config: PeftConfig | None = None,
         tools: list[Callable[..., Any]] | None = None,
-        rollout_func: RolloutFunc | None = None,
-        environment_factory: EnvironmentFactory | dict[str, EnvironmentFactory] | None = None,
+        rollout_func: "RolloutFunc | None" = None,
+        environment_factory: "EnvironmentFactory | dict[str, EnvironmentFactory] | None" = None,
         memory_reward_funcs: MemoryRewardFunc | str | Sequence[MemoryRewardFunc | str] | None = None,
     ) -> None:
         check_trl()
-        name = model if isinstance(model, str) else get_config_model_id(model.config)
+        name = model if isinstance(model, str) else getattr(model.config, "_name_or_path", "")
         args = args or MemPOConfig(f"{name.split('/')[-1]}-MemPO")
         refuse_kinds(args, tools, environment_factory)
         self._memory_rewards = MemoryRewards(memory_reward_funcs, args.memory_reward_weights)
