@@ -1,5 +1,8 @@
+import copy
+import unicodedata
+
 import pytest
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 from transformers import ByT5Tokenizer, CanineTokenizer, PreTrainedTokenizerFast
 
 from mempo_trl.memory import ANSWER_TEMPLATE, encode_answer
@@ -103,3 +106,52 @@ def test_template_needs_one_place(tokenizer, template):
 def test_braces_in_answer_and_template(tokenizer):
     assert encode_answer(tokenizer, ["{a}"], "{{a}}").text == "{{a}}"
     assert ANSWER_TEMPLATE.count("{a}") == 1
+
+
+def normalising(normalizer, tokens=()):
+    """One token a character, and some more, after a normalizer."""
+    alphabet = [chr(code) for code in range(32, 127)] + ["\n", "é", "ị", "Å", "\u0301"]
+    tokenizer = Tokenizer(models.BPE({t: i for i, t in enumerate([*alphabet, *tokens])}, merges_for(list(tokens))))
+    tokenizer.normalizer = normalizer
+    tokenizer.decoder = decoders.Fuse()
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer)
+
+
+@pytest.mark.parametrize("answer", ["cafe\u0301", "A\u030angstro", "i\u0323", "e\u0301e\u0301", "plain"])
+@pytest.mark.parametrize("around", ["<answer>\n{a}\n</answer>", "{a}", "é {a} é", "e\u0301{a}\n"])
+def test_a_tokenizer_that_composes_letters_and_marks(answer, around):
+    tokenizer = normalising(normalizers.NFC())
+    encoded = encode_answer(tokenizer, [answer], around)
+    assert "".join(masked_text(tokenizer, encoded)) == unicodedata.normalize("NFC", answer)
+    several = encode_answer(tokenizer, [answer, "b", answer], around)
+    assert "".join(masked_text(tokenizer, several)) == unicodedata.normalize("NFC", answer + "b" + answer)
+
+
+@pytest.mark.parametrize("answer", ["Paris", "İstanbul".replace("İ", "I\u0307")])
+def test_a_tokenizer_that_lowers_case(answer):
+    tokenizer = normalising(
+        normalizers.Sequence([normalizers.NFD(), normalizers.Lowercase(), normalizers.StripAccents()])
+    )
+    encoded = encode_answer(tokenizer, [answer], "<Answer>{a}\n</Answer>")
+    assert "".join(masked_text(tokenizer, encoded)) in ("paris", "istanbul")
+
+
+def test_offsets_that_point_elsewhere_are_not_trusted(tokenizer):
+    """One too far, as some normalizers leave them: the newline behind the answer would be scored."""
+
+    class Shifted(type(tokenizer)):
+        def __call__(self, *args, **kwargs):
+            encoding = super().__call__(*args, **kwargs)
+            if kwargs.get("return_offsets_mapping"):
+                encoding["offset_mapping"] = [(max(s - 1, 0), max(e - 1, 0)) for s, e in encoding["offset_mapping"]]
+            return encoding
+
+    shifted = copy.copy(tokenizer)
+    shifted.__class__ = Shifted
+    assert encode_answer(shifted, ["Quito"]) == encode_answer(tokenizer, ["Quito"])
+
+
+def test_an_answer_that_cannot_be_located_is_named():
+    """The mark composes with what stands before the answer."""
+    with pytest.raises(ValueError, match="tokens of the answer '\u0301x' cannot be told from"):
+        encode_answer(normalising(normalizers.NFC()), ["\u0301x"], "e{a}")

@@ -7,7 +7,7 @@ from transformers import MistralConfig, MistralForCausalLM
 
 from conftest import build_model
 from mempo_trl.memory import score_answers
-from mempo_trl.memory.scoring import engine
+from mempo_trl.memory.scoring import engine, shared
 from mempo_trl.memory.scoring.engine import AnswerScorer, sharing_obstacle
 from mempo_trl.memory.scoring.separate import AnswerContext
 from mempo_trl.memory.scoring.shared import CompletionLogps, head_log_probs, score_answers_shared
@@ -102,6 +102,35 @@ def test_the_self_check_finds_wrong_values(monkeypatch, caplog):
     assert "differ by" in record.message
 
 
+@pytest.mark.parametrize("scoring", ["auto", "shared"])
+def test_a_shared_forward_that_fails_is_a_reason_to_score_separately(monkeypatch, caplog, scoring):
+    """As where an attention drops the arguments that it does not know."""
+    model, asked = build_model(60), []
+
+    def fails(*args, **kwargs):
+        raise TypeError("missing argument 'segments'")
+
+    monkeypatch.setattr(shared.SegmentAttention, "__call__", fails)
+    scorer, completions = AnswerScorer(model, scoring), CompletionLogps(head_log_probs)
+    if scoring == "shared":  # was asked for
+        with pytest.raises(TypeError):
+            scorer(model, *BATCH, pad_token_id=0)
+        return
+
+    def ask(value):
+        asked.append(value)
+        return value
+
+    with caplog.at_level(logging.WARNING):
+        scores = scorer(model, *BATCH, pad_token_id=0, completions=completions, equalize=ask)
+        scorer(model, *BATCH, pad_token_id=0)
+    assert torch.equal(scores, score_answers(model, *BATCH, pad_token_id=0))
+    # Contexts, the shared engine's forwards, those of the check, verdict, the separate engine's.
+    assert asked == [4, 1, 1, 1, 1]
+    [record] = caplog.records
+    assert "TypeError: missing argument 'segments'" in record.message
+
+
 def test_the_self_check_waits_for_contexts():
     model = build_model(60)
     scorer, calls = AnswerScorer(model), count_forwards(model)
@@ -118,10 +147,10 @@ def test_a_rank_without_contexts_checks_in_step():
 
     def other_rank(value):
         seen.append(value)
-        return [1, 4, 1, 1, 2][len(seen) - 1]
+        return [4, 1, 1, 1, 2][len(seen) - 1]
 
     scorer(model, *BATCH[:3], [], pad_token_id=0, equalize=other_rank)
-    # Forwards of the shared engine, contexts, forwards of the check, verdict, forwards of the separate engine.
+    # Contexts, forwards of the shared engine, forwards of the check, verdict, forwards of the separate engine.
     assert seen == [0, 0, 0, 0, 0]
     assert len(calls) == 1 + 1 + 2
     assert not scorer.shared

@@ -12,7 +12,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase, ProcessorMixi
 from trl import GRPOTrainer
 
 from ..integrations.vllm_server import unreachable
-from ..memory import find_memory_spans
+from ..memory import encode_answer, find_memory_spans
 from ..rollout.chat_format import OTHER_TEMPLATE
 from ..rollout.loop import TurnLoop
 from ..rollout.plain import PlainText
@@ -182,7 +182,14 @@ def check_tags(tokenizer: PreTrainedTokenizerBase) -> None:
 
 
 def check_answer_tokens(answers: Sequence[str], tokenizer: PreTrainedTokenizerBase, where: str) -> None:
-    """Raises ValueError for a gold answer in which the tokenizer reads special tokens: no policy can give it."""
+    """Raises ValueError for a gold answer that no policy can give, since it holds special tokens, or whose own tokens
+    cannot be told from those around it."""
+    for answer in answers:
+        if not answer.isascii():  # the others are not composed or taken apart
+            try:
+                encode_answer(tokenizer, [answer])
+            except ValueError as error:
+                raise ValueError(f"{where}: {error}") from error
     # Few answers hold a character that a special token could begin with: the others need not be encoded.
     suspicious = [answer for answer in answers if escape(answer) != answer]
     plain = PlainText(tokenizer) if suspicious else None

@@ -39,7 +39,7 @@ class AnswerScorer:
     """Scores answers by the engine that `memory_scoring` names: "shared", "separate", or "auto".
 
     "auto" is the shared engine where the model's attention allows it. In the first batch it compares a few values with
-    the separate one. Where it cannot share, or the values differ, it warns once and scores separately.
+    the separate one. Where it cannot share, fails, or the values differ, it warns once and scores separately.
 
     Attributes:
         shared: whether the shared engine is in use.
@@ -81,42 +81,46 @@ class AnswerScorer:
         )  # fmt: skip
         if not self.shared:
             return separate(contexts)
-        scores = score_answers_shared(
-            model, prompt_ids, completion_ids, answer_ids, contexts,
+        shared = partial(
+            score_answers_shared, model, prompt_ids, completion_ids, answer_ids, contexts,
             pad_token_id=pad_token_id, max_tokens=max_tokens, equalize=equalize, completions=completions,
         )  # fmt: skip
         if self._checked:
-            return scores
+            return shared()
         self._checked = equalize(len(contexts)) > 0
-        self.shared = equalize(int(_differ(scores, contexts, separate, _tolerance(model)))) == 0
-        if self.shared:
+        scores, fault = _checked_scores(shared, contexts, separate, _tolerance(model))
+        self.shared = equalize(int(fault is not None)) == 0
+        if fault is not None:
+            logger.warning("memory_scoring='auto' scores one sequence for each context from now on: %s", fault)
+        if self.shared and scores is not None:
             return scores
         if completions is not None:
             completions.rows.clear()
         return separate(contexts)
 
 
-def _differ(
-    scores: Tensor,
+def _checked_scores(
+    shared: Callable[[], Tensor],
     contexts: Sequence[AnswerContext],
     separate: Callable[[Sequence[AnswerContext]], Tensor],
     tolerance: float,
-) -> bool:
-    """Whether the separate engine gives other log-probs for a few of the contexts, relative to those beyond 1."""
+) -> tuple[Tensor | None, str | None]:
+    """The shared engine's log-probs, and what is wrong with them: the separate one's for a few contexts are others,
+    relative to those beyond 1, or there are none."""
+    try:
+        scores, fault = shared(), None
+    except torch.OutOfMemoryError:
+        raise
+    except Exception as error:  # what an attention does with arguments that it does not know is its own affair
+        scores, fault = None, f"with shared prefixes this model fails with {type(error).__name__}: {error}"
     chosen = list(range(0, len(contexts), max(len(contexts) // CHECKED_CONTEXTS, 1)))[:CHECKED_CONTEXTS]
     expected = separate([contexts[index] for index in chosen])
-    if not chosen:
-        return False
+    if scores is None or not chosen:
+        return scores, fault
     gap = float(((scores[chosen, : expected.size(1)] - expected).abs() / expected.abs().clamp(min=1)).mean())
-    if gap <= tolerance:
-        return False
-    logger.warning(
-        "memory_scoring='auto' scores one sequence for each context from now on: with shared prefixes this model gives "
-        "log-probs that differ by %.1e, more than %.0e",
-        gap,
-        tolerance,
-    )
-    return True
+    if not gap <= tolerance:
+        fault = f"with shared prefixes this model gives log-probs that differ by {gap:.1e}, more than {tolerance:.0e}"
+    return scores, fault
 
 
 def _tolerance(model: "PreTrainedModel") -> float:

@@ -147,6 +147,7 @@ def score_answers_shared(
     rows = list(work.pack(max_tokens))
     log_probs = head_log_probs if completions is None else completions.log_probs
     scores = empty_scores(model, prompt_ids, completion_ids, answer_ids, contexts)
+    others = equalize(len(rows)) - len(rows)  # before the forwards: where one fails, ranks have asked as often
     with evaluation_mode(model), segment_attention_in(model):
         for row in rows:
             logps = log_probs(model, *row_inputs(row, scores.device))  # (K,)
@@ -154,6 +155,6 @@ def score_answers_shared(
                 scores[index, : len(scored)] = logps[scored.start : scored.stop]
             if completions is not None:
                 completions.rows.update((r, logps[s.start : s.stop]) for r, s in row.completions.items())
-        for _ in range(equalize(len(rows)) - len(rows)):
+        for _ in range(others):
             log_probs(model, *row_inputs(dummy_row(pad_token_id), scores.device))
     return scores
