@@ -5,8 +5,11 @@ import json
 import pytest
 from trl import chat_template_utils as trl_templates
 
-from helpers import search
+from conftest import build_model
+from helpers import answer_reward, make_config, search
+from mempo_trl import MemPOTrainer
 from mempo_trl.rollout.chat_format import ChatFormat
+from mempo_trl.rollout.self_check import check_episode
 from mempo_trl.sft.demonstrations import sft_rows
 from mempo_trl.tasks.search import build_prompt, mempo_outcome_reward
 from mempo_trl.traces.convert import episode_trace, written_episode
@@ -109,3 +112,47 @@ def test_a_response_template_that_one_sets_is_the_other_remedy():
     tokenizer = template_tokenizer("diffusion_gemma")
     tokenizer.response_template = trl_templates.gemma4_template
     assert mempo_outcome_reward([played(ChatFormat(tokenizer))], [["Paris"]]) == [1.0]
+
+
+@pytest.mark.parametrize("name", USED)
+def test_every_template_that_is_used_passes_the_check_at_the_start(name):
+    check_episode(ChatFormat(template_tokenizer(name)))
+
+
+def reads_other_calls(tokenizer):
+    tokenizer.response_template = trl_templates.llama3_template
+
+
+def loses_what_tools_return(tokenizer):
+    tokenizer.chat_template = tokenizer.chat_template.replace(
+        "message.content", "(message.content | replace('here', ''))"
+    )
+
+
+def shows_no_tools(tokenizer):
+    tokenizer.chat_template = tokenizer.chat_template.replace("{{- tool | tojson }}", "")
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (reads_other_calls, "the calls of turn 1 are read as"),
+        (loses_what_tools_return, "does not show what a tool returned"),
+        (shows_no_tools, "a prompt shows no tool"),
+    ],
+)
+def test_a_template_that_cannot_carry_an_episode_is_refused_and_the_remedy_helps(spoil, message, tmp_path, questions):
+    tokenizer = template_tokenizer("qwen2_5")
+    tokenizer.response_template = trl_templates.qwen3_template
+    spoil(tokenizer)
+    model = build_model(len(tokenizer))
+
+    def train():
+        config = make_config(tmp_path)
+        MemPOTrainer(model, answer_reward, config, questions, processing_class=tokenizer, tools=[search])
+
+    with pytest.raises(ValueError, match=f"cannot carry an episode: .*{message}") as error:
+        train()
+    assert "qwen2_5_chat_template and tokenizer.response_template = None" in str(error.value)
+    tokenizer.chat_template, tokenizer.response_template = trl_templates.qwen2_5_chat_template, None
+    train()

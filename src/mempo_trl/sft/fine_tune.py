@@ -10,6 +10,7 @@ from transformers import AutoTokenizer
 
 from ..rollout.chat_format import ChatFormat
 from ..rollout.prompt_settings import PromptSettings, common_system_prompt, settings_of
+from ..rollout.self_check import check_episode
 from ..traces.file import Trace, read_traces
 from .arguments import SFTArguments
 from .demonstrations import sft_rows
@@ -56,6 +57,7 @@ def trace_dataset(script: SFTArguments, tokenizer: Any, max_length: int | None) 
     traces = [trace for trace in read_traces(script.traces) if _worth(trace) >= script.min_reward]
     settings = taught_settings(script, tokenizer, traces)
     chat = ChatFormat(tokenizer, settings.chat_template_kwargs)
+    check_episode(chat)
     rows = [row for trace in traces for row in sft_rows(trace, chat, settings.context, settings.context_turns)]
     fitting = [row for row in rows if max_length is None or len(row["input_ids"]) <= max_length]
     if len(fitting) < len(rows):

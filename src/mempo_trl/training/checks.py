@@ -83,7 +83,7 @@ def explain_start_errors(args: MemPOConfig, name: str, tokenizer: Any) -> Iterat
     try:
         yield
     except ValueError as error:
-        if "chat template" not in str(error):
+        if "chat template" not in str(error) or OTHER_TEMPLATE in str(error):
             raise
         raise ValueError(
             f"the chat template of {getattr(tokenizer, 'name_or_path', name)} cannot be used for turns "

@@ -38,7 +38,6 @@ from .checks import (
     check_dataset,
     check_datasets_answers,
     check_prompts,
-    check_tags,
     context_limit,
     explain_start_errors,
     is_policy,
@@ -158,7 +157,6 @@ class MemPOTrainer(ResumableTrainer, HubTrainer, EpisodeTrainer):
         if self._is_vlm:
             raise ValueError("MemPO supports only text: pass a tokenizer as processing_class, and a text model")
         keep_differentiable(self.model)
-        check_tags(self._tokenizer)
         check_datasets_answers(datasets, self._answers_column, self._tokenizer)
         self._batch = GenerationBatch([], ready=True)
         self._engine_limit = self._limit_turns(args.max_turn_length)

@@ -1,5 +1,6 @@
 """What TRL's trainer is told about turns: what ends them, and what shapes their prompts."""
 
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -8,7 +9,9 @@ from transformers import PreTrainedTokenizerBase
 
 from ..rollout.chat_format import ChatFormat
 from ..rollout.prompt_settings import OPTIONS, PromptSettings, common_system_prompt, saved_settings, settings_of
+from ..rollout.self_check import check_episode
 from ..rollout.tools import tool_schemas
+from .checks import check_tags
 from .config import MemPOConfig
 
 
@@ -26,7 +29,19 @@ def prepare_template(args: MemPOConfig, model: Any, processing_class: Any) -> No
         args.chat_template_kwargs = saved_settings(name).get("chat_template_kwargs") or None
     settings_of(name, {option: getattr(args, option) for option in OPTIONS})
     if isinstance(processing_class, PreTrainedTokenizerBase):
-        ChatFormat(processing_class, args.chat_template_kwargs or {})
+        check_format(processing_class, args.chat_template_kwargs)
+
+
+def check_format(tokenizer: PreTrainedTokenizerBase, chat_template_kwargs: Mapping[str, Any] | None) -> ChatFormat:
+    """What renders and reads turns, after an episode was rendered and read with it.
+
+    Raises:
+        ValueError: the tokenizer breaks the tags up, or its chat template cannot carry an episode.
+    """
+    chat = ChatFormat(tokenizer, chat_template_kwargs or {})
+    check_tags(tokenizer)
+    check_episode(chat)
+    return chat
 
 
 def end_turns(trainer: Any) -> tuple[ChatFormat, list[str]]:
@@ -36,7 +51,7 @@ def end_turns(trainer: Any) -> tuple[ChatFormat, list[str]]:
         What renders and reads turns, and the stop strings of `generation_kwargs`: `stop`, as vLLM names them, or
         `stop_strings`, as Transformers does.
     """
-    chat = ChatFormat(trainer._tokenizer, trainer.args.chat_template_kwargs or {})
+    chat = check_format(trainer._tokenizer, trainer.args.chat_template_kwargs)
     trainer.eos_token_ids = list(dict.fromkeys([*trainer.eos_token_ids, *chat.end_ids]))
     given: dict[str, Any] = dict(trainer.args.generation_kwargs or {})
     named = [given.pop(name, None) or [] for name in ("stop", "stop_strings")]
