@@ -52,6 +52,7 @@ from .episodes import EpisodeTrainer
 from .logps import LogProbs, TurnLogps
 from .memory_functions import MemoryRewardFunc, MemoryRewards
 from .metrics import episode_metrics, forward_cost, masked_fraction
+from .model_checks import check_model, refuse_virtual_tokens
 from .packed import fused_log_probs
 from .scoring import group_advantages, reward_memories, score_batch
 
@@ -140,6 +141,7 @@ class MemPOTrainer(ResumableTrainer, HubTrainer, EpisodeTrainer):
         self._memory_rewards = MemoryRewards(memory_reward_funcs, args.memory_reward_weights)
         refuse_combinations(args, model, processing_class, tools, environment_factory, rollout_func, peft_config)
         refuse_quantized(args, model, quantization_config, peft_config)
+        refuse_virtual_tokens(model, peft_config)
         splits = eval_dataset if isinstance(eval_dataset, dict) else {"eval_dataset": eval_dataset}
         datasets = {"train_dataset": train_dataset, **({} if eval_dataset is None else splits)}
         self._answers_column = wanted_answers_column(args, self._memory_rewards.needs_answers, datasets.values())
@@ -157,6 +159,8 @@ class MemPOTrainer(ResumableTrainer, HubTrainer, EpisodeTrainer):
         if self._is_vlm:
             raise ValueError("MemPO supports only text: pass a tokenizer as processing_class, and a text model")
         keep_differentiable(self.model)
+        if not (self.is_fsdp_enabled or self.is_deepspeed_enabled):
+            check_model(self.model, self._tokenizer, self.temperature, self.accelerator.autocast)
         check_datasets_answers(datasets, self._answers_column, self._tokenizer)
         self._batch = GenerationBatch([], ready=True)
         self._engine_limit = self._limit_turns(args.max_turn_length)

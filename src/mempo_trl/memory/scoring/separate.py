@@ -53,7 +53,7 @@ def _batches(lengths: Sequence[int], max_tokens: int) -> list[list[int]]:
     return batches
 
 
-def _last_token_logps(model: nn.Module, rows: list[list[int]], count: int, pad_token_id: int) -> Tensor:
+def last_token_logps(model: nn.Module, rows: list[list[int]], count: int, pad_token_id: int) -> Tensor:
     """log p of the last `count` tokens of each row, given what stands before them. Shape: (len(rows), count)."""
     device = next(model.parameters()).device
     width = max(map(len, rows))
@@ -120,9 +120,9 @@ def score_answers(
     with evaluation_mode(model):
         for batch in batches:
             counts = [len(answer_ids[contexts[index].row]) for index in batch]
-            logps = _last_token_logps(model, [rows[index] for index in batch], max(counts), pad_token_id)
+            logps = last_token_logps(model, [rows[index] for index in batch], max(counts), pad_token_id)
             for index, count, row_logps in zip(batch, counts, logps, strict=True):
                 scores[index, :count] = row_logps[-count:]
         for _ in range(equalize(len(batches)) - len(batches)):
-            _last_token_logps(model, [[pad_token_id] * 2], 1, pad_token_id)
+            last_token_logps(model, [[pad_token_id] * 2], 1, pad_token_id)
     return scores
