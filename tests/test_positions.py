@@ -5,12 +5,14 @@ import torch
 from transformers import BloomConfig, BloomForCausalLM, GPT2Config, GPT2LMHeadModel
 from trl.trainer.utils import add_fused_lm_head
 
-from brute_force import answer_logps, turn_logps
+from brute_force import answer_logps, last_logps, turn_logps
 from conftest import build_model
 from helpers import make_trainer
 from mempo_trl.memory import score_answers
-from mempo_trl.memory.scoring.inputs import own_positions, supported
+from mempo_trl.memory.scoring.engine import sharing_obstacle
+from mempo_trl.memory.scoring.inputs import own_positions, rope_switch, supported
 from mempo_trl.memory.scoring.separate import AnswerContext
+from mempo_trl.memory.turns import find_turns
 from test_logps import BATCH, forward, tensors
 from test_logps import turn_logps as logps_of
 from test_packed import VOCAB, visible
@@ -76,3 +78,60 @@ def test_old_and_new_log_probs_agree(tmp_path, tokenizer, questions, context):
     )  # fmt: skip
     trainer.train()
     assert trainer.state.log_history[0]["clip_ratio/region_mean"] == 0
+
+
+LONGROPE = {
+    "rope_type": "longrope", "rope_theta": 10000.0, "original_max_position_embeddings": 16,
+    "short_factor": [1.0] * 4, "long_factor": [4.0, 3.0, 2.0, 1.5],
+}  # fmt: skip
+
+
+def switching(vocab_size):
+    """Angles change for a whole forward where one row is longer than 16 tokens."""
+    return build_model(vocab_size, "llama", rope_parameters=LONGROPE, original_max_position_embeddings=16)
+
+
+def test_the_switch_of_a_model():
+    assert rope_switch(switching(8)) == 16
+    dynamic = {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 10000.0}
+    assert rope_switch(build_model(8, "llama", rope_parameters=dynamic, max_position_embeddings=32)) == 32
+    assert rope_switch(build_model(8)) is None
+    assert "longer than 16 tokens" in sharing_obstacle(switching(8))
+
+
+def test_scores_on_both_sides_of_a_switch():
+    model = switching(VOCAB)
+    prompts, completions = [[1, 2, 3]] * 4, [list(range(4, 4 + length)) for length in (9, 10, 11, 12)]
+    contexts = [AnswerContext(row, 0, len(ids)) for row, ids in enumerate(completions)]
+    batch = (prompts, completions, [[5, 6, 7]] * 4, contexts)  # rows of 15 to 18 tokens
+    scores = score_answers(model, *batch, pad_token_id=0)
+    torch.testing.assert_close(scores, answer_logps(model, *batch), atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("context", ["full", "memory"])
+@pytest.mark.parametrize("size", [None, 2])
+def test_trained_log_probs_on_both_sides_of_a_switch(context, size):
+    model = switching(VOCAB)
+    add_fused_lm_head(model, outputs=("log_probs", "entropy"))
+    batch = (
+        [[1, 2, 3]] * 3,
+        [[*range(4, 12)], [*range(12, 40)], [*range(4, 24)]],
+        [[1] * 8, [1] * 14 + [0] * 6 + [1] * 8, [1] * 5 + [0] * 9 + [1] * 6],
+    )
+    ids, mask, width, starts = tensors(batch, context)
+    asked = []
+    logps = logps_of(model, equalize=lambda value: asked.append(value) or value)
+    values = logps(forward, model, ids, mask, width, size, starts)[0]
+    assert 1 in asked
+    gradients = torch.autograd.grad(values.sum(), list(model.parameters()))
+    expected = []
+    for row, (prompt, completion, marks) in enumerate(zip(*batch, strict=True)):
+        seen, turns = visible(marks, context), torch.zeros(width)
+        for start, end in find_turns(marks):
+            tokens = prompt + completion[seen[start] : end]
+            turns[start:end] = last_logps(model, tokens, end - start)
+        torch.testing.assert_close(values[row], turns, atol=1e-5, rtol=0)
+        expected.append(turns.sum())
+    reference = torch.autograd.grad(sum(expected), list(model.parameters()))
+    for one, other in zip(gradients, reference, strict=True):
+        torch.testing.assert_close(one, other, atol=1e-3, rtol=1e-4)

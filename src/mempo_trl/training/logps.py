@@ -1,6 +1,7 @@
 """Which forward gives the log-probs of turns: packed rows where the model's attention allows them, else padded ones."""
 
 import logging
+import math
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
@@ -11,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn.functional import pad
 
 from ..memory.scoring.engine import sharing_obstacle
-from ..memory.scoring.inputs import inner_model, with_own_positions
+from ..memory.scoring.inputs import inner_model, rope_switch, with_own_positions
 from .by_turn import forward_by_turn, sees_everything
 from .packed import TooLongError, TurnTokens, forward_packed, fused_values, pack_turns, unpadded
 
@@ -147,9 +148,23 @@ class TurnLogps:
     def _padded(self, forward: Forward, model: Any, batch: _Batch) -> LogProbs:
         def rows(ids: Tensor, seen: Tensor, width: int, size: int | None = None) -> LogProbs:
             self._count(int(seen.sum()))
-            return forward(with_own_positions(model), ids, seen, width, size)
+            values = forward(with_own_positions(model), ids, seen, width, size)
+            long = seen.sum(dim=1, keepdim=True) > (rope_switch(model) or math.inf)  # (R, 1)
+            crosses = rope_switch(model) is not None and self._equalize(int(long.any() and not long.all())) > 0
+            if not crosses:
+                return values
+            # A long row gives the short ones other angles too: theirs are forwarded again, with one token of the long.
+            last = torch.arange(ids.size(1), device=ids.device) == ids.size(1) - 1
+            short = forward(with_own_positions(model), ids, torch.where(long, last.to(seen), seen), width, size)
+            logps, entropies = (
+                one if one is None or other is None else torch.where(long, one, other)
+                for one, other in zip(values[:2], short[:2], strict=True)
+            )
+            assert logps is not None
+            return logps, entropies, values[2]
 
-        if sees_everything(batch.visible):
+        # Turns that were sampled on different sides of a switch cannot share a row, though they see all before them.
+        if rope_switch(model) is None and sees_everything(batch.visible):
             *values, loss = rows(batch.input_ids, batch.attention_mask, batch.shape[1], batch.size)
             logps, entropies = (v if v is None else v.masked_fill(batch.visible < 0, 0.0) for v in values)
             assert logps is not None

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from .inputs import rope_switch
 from .separate import AnswerContext, score_answers
 from .shared import CompletionLogps, score_answers_shared
 
@@ -30,6 +31,8 @@ def sharing_obstacle(model: "PreTrainedModel") -> str | None:
         return f"it has layers of type {', '.join(sorted(others))}"
     if getattr(config, "sliding_window", None):
         return f"it attends to a sliding window of {config.sliding_window} tokens"
+    if rope_switch(model) is not None:
+        return f"it turns positions by other angles where a row is longer than {rope_switch(model)} tokens"
     if not getattr(model, "_supports_attention_backend", False):
         return f"{type(model).__name__} does not take its attention from transformers' AttentionInterface"
     return None

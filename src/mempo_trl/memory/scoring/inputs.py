@@ -37,3 +37,19 @@ def with_own_positions(model: nn.Module) -> Callable[..., Any]:
         return model(attention_mask=attention_mask, **positions, **inputs)
 
     return forward
+
+
+def rope_switch(model: nn.Module) -> int | None:
+    """The length from which a model turns all positions of a forward by other angles, if one of its rows is longer
+    (longrope, dynamic NTK); None for most models."""
+    config = getattr(inner_model(model), "config", None)
+    if config is None:
+        return None
+    config = config.get_text_config()
+    parameters = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None) or {}
+    for rope in (parameters, *(value for value in parameters.values() if isinstance(value, dict))):
+        if rope.get("rope_type") in ("longrope", "dynamic"):
+            original = rope.get("original_max_position_embeddings")
+            original = original or getattr(config, "original_max_position_embeddings", None)
+            return int(original or config.max_position_embeddings)
+    return None

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from .inputs import supported, with_own_positions
+from .inputs import rope_switch, supported, with_own_positions
 
 
 class AnswerContext(NamedTuple):
@@ -38,15 +38,17 @@ def evaluation_mode(model: nn.Module) -> Iterator[None]:
         model.train(was_training)
 
 
-def _batches(lengths: Sequence[int], max_tokens: int) -> list[list[int]]:
+def _batches(lengths: Sequence[int], max_tokens: int, switch: int | None = None) -> list[list[int]]:
     """Indices in batches of at most `max_tokens` tokens, padding included, longest rows first; one row at least.
 
-    A row shorter than half of its batch's longest starts a new one: a memory is not padded to a history.
+    A row shorter than half of its batch's longest starts a new one: a memory is not padded to a history. Rows on the
+    two sides of a model's `rope_switch` are not forwarded together either.
     """
     batches: list[list[int]] = []
     width = 0
     for index in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
-        if not batches or (len(batches[-1]) + 1) * width > max_tokens or 2 * lengths[index] < width:
+        crosses = switch is not None and lengths[index] <= switch < width
+        if not batches or crosses or (len(batches[-1]) + 1) * width > max_tokens or 2 * lengths[index] < width:
             batches.append([])
             width = lengths[index]
         batches[-1].append(index)
@@ -116,7 +118,7 @@ def score_answers(
     """
     scores = empty_scores(model, prompt_ids, completion_ids, answer_ids, contexts)
     rows = [prompt_ids[c.row] + completion_ids[c.row][c.start : c.end] + answer_ids[c.row] for c in contexts]
-    batches = _batches([len(row) for row in rows], max_tokens)
+    batches = _batches([len(row) for row in rows], max_tokens, rope_switch(model))
     with evaluation_mode(model):
         for batch in batches:
             counts = [len(answer_ids[contexts[index].row]) for index in batch]
