@@ -31,7 +31,7 @@ ROOMS = {
 }
 # Where trl may be imported at the top of a file: what extends it, and what renders as it does.
 TRL_ALLOWED = {
-    "episodes.py",
+    *("episodes.py", "questions.py"),
     *("config.py", "trainer.py", "loop.py", "callbacks.py", "checks.py", "chat_format.py", "compat.py"),
     *("train.py", "parsing.py"),
 }

@@ -83,6 +83,14 @@ class MemPOConfig(GRPOConfig):
         answers_column (`str`, *optional*, defaults to `"answers"`):
             Column of the dataset with the gold answers: a list of strings, one for each objective.
 
+        > Parameters that control the questions
+
+        curriculum_column (`str`, *optional*):
+            Column of numbers: questions are asked in its order, the smallest first, and not shuffled.
+        max_redraws (`int`, *optional*, defaults to `0`):
+            A generation batch in which every group is tied, its outcome rewards being equal, is generated again from
+            the same questions, at most so many times. Then it is trained on as it is.
+
         > Parameters that control the episode
 
         max_turns (`int`, *optional*, defaults to `16`):
@@ -231,6 +239,17 @@ class MemPOConfig(GRPOConfig):
         default="answers",
         metadata={"help": "Column with the gold answers: a list of strings, one for each objective."},
     )
+    curriculum_column: str | None = field(
+        default=None,
+        metadata={"help": "Column of numbers: questions are asked in its order, the smallest first, not shuffled."},
+    )
+    max_redraws: int = field(
+        default=0,
+        metadata={
+            "help": "How many times a generation batch in which every group is tied (its outcome rewards are equal) is "
+            "generated again from the same questions, before it is trained on as it is."
+        },
+    )
     max_turns: int = field(default=TurnLimits.max_turns, metadata={"help": "Most turns of an episode."})
     max_turn_length: int = field(
         default=MAX_TURN_LENGTH, metadata={"help": "Most tokens that the model writes in one turn."}
@@ -254,6 +273,8 @@ class MemPOConfig(GRPOConfig):
                 raise
             raise ValueError(self._batch_size_message()) from error
         self.resume_from_checkpoint: Any = read_switch(self.resume_from_checkpoint)
+        if self.curriculum_column is not None:
+            self.shuffle_dataset = False
         self._check_choices()
         self._check_numbers()
         self._refuse_options()
@@ -327,6 +348,8 @@ class MemPOConfig(GRPOConfig):
         ):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        if self.max_redraws < 0:
+            raise ValueError(f"max_redraws must be 0 or more, got {self.max_redraws}")
         if self.tool_timeout is not None and self.tool_timeout <= 0:
             raise ValueError(f"tool_timeout must be more than 0, or None for no limit: got {self.tool_timeout}")
         if self.memory_threshold is not None and not 0 <= self.memory_threshold < 1:

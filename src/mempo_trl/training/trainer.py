@@ -30,6 +30,7 @@ from ..memory.scoring.engine import AnswerScorer
 from ..memory.scoring.shared import CompletionLogps
 from ..rows import check_row
 from ..types import Episode, Message
+from .advice import AdviceCallback
 from .arguments import refuse_kinds
 from .batch import GenerationBatch, plain_messages
 from .by_turn import visible_starts
@@ -54,13 +55,14 @@ from .memory_functions import MemoryRewardFunc, MemoryRewards
 from .metrics import episode_metrics, forward_cost, masked_fraction
 from .model_checks import check_model, refuse_virtual_tokens
 from .packed import fused_log_probs
+from .questions import QuestionTrainer
 from .scoring import group_advantages, reward_memories, score_batch
 
 if TYPE_CHECKING:
     from trl.trainer.grpo_trainer import EnvironmentFactory, RewardFunc, RolloutFunc
 
 
-class MemPOTrainer(ResumableTrainer, HubTrainer, EpisodeTrainer):
+class MemPOTrainer(ResumableTrainer, HubTrainer, QuestionTrainer, EpisodeTrainer):
     """
     Trainer for Self-Memory Policy Optimization (MemPO, https://huggingface.co/papers/2603.00680).
 
@@ -79,7 +81,8 @@ class MemPOTrainer(ResumableTrainer, HubTrainer, EpisodeTrainer):
       when it was sampled.
 
     The loss, its clipping, KL, masks and normalisers, vLLM, PEFT, logging, checkpoints and the Hub are inherited;
-    `EpisodeTrainer` adapts TRL where it speaks of completions and an episode is meant, `ResumableTrainer` adds to a
+    `EpisodeTrainer` adapts TRL where it speaks of completions and an episode is meant, `QuestionTrainer` adds a
+    curriculum and draws tied groups again, `ResumableTrainer` adds to a
     checkpoint what a resumed run needs to continue as if it had never stopped, `HubTrainer` adds the run to its model
     card and keeps failed uploads from ending it.
 
@@ -158,6 +161,7 @@ class MemPOTrainer(ResumableTrainer, HubTrainer, EpisodeTrainer):
             super().__init__(**arguments)
         if self._is_vlm:
             raise ValueError("MemPO supports only text: pass a tokenizer as processing_class, and a text model")
+        self.add_callback(AdviceCallback(args.memory_weight))
         keep_differentiable(self.model)
         if not (self.is_fsdp_enabled or self.is_deepspeed_enabled):
             check_model(self.model, self._tokenizer, self.temperature, self.accelerator.autocast)
@@ -297,6 +301,7 @@ class MemPOTrainer(ResumableTrainer, HubTrainer, EpisodeTrainer):
             batch.answers = [encode_answer(self._tokenizer, gold, self.args.answer_template) for gold in golds]
         mode = "train" if self.model.training else "eval"
         output = super()._generate_and_score_completions(inputs)
+        batch = self._batch  # the last one that was drawn
         logged = self._logs["completion"]
         for row in range(len(logged)):
             logged[row] = plain_messages(logged[row])

@@ -18,6 +18,7 @@ from .rewards import (
     mempo_outcome_reward,
     normalize_answer,
     objective_scores,
+    partial_credit_reward,
 )
 from .rows import QuestionSet, validate_rows
 
@@ -47,5 +48,6 @@ __all__ = [
     "mempo_outcome_reward",
     "normalize_answer",
     "objective_scores",
+    "partial_credit_reward",
     "validate_rows",
 ]

@@ -212,3 +212,17 @@ def mempo_outcome_reward(
     right = exact_match_reward(completions, answers, aliases)
     formed = format_reward(completions)
     return [float(r == 1.0 and f == 1.0) for r, f in zip(right, formed, strict=True)]
+
+
+def partial_credit_reward(
+    completions: list[list[Message]],
+    answers: list[list[str]],
+    aliases: list[list[list[str]] | None] | None = None,
+    **kwargs: Any,
+) -> list[float]:
+    """TRL reward function: the share of objectives answered exactly where the format is right, else 0.0.
+
+    `mempo_outcome_reward` with credit for some of the objectives. Arguments as in `exact_match_reward`.
+    """
+    right = exact_match_reward(completions, answers, aliases)
+    return [r * f for r, f in zip(right, format_reward(completions), strict=True)]
