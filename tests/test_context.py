@@ -26,18 +26,17 @@ def played(prompt, ids, mask, context, context_turns=1):
     """The episode as a turn loop would have stored it."""
     bounds = find_turns(mask)
     nexts = ([start for start, _ in bounds[1:]] + [len(ids)])[: len(bounds)]
-    turns = [
-        Turn("", first_visible=first_visible(number, context, context_turns), start=start, ids=ids[start:end],
-             result_ids=ids[end:after])
-        for number, ((start, end), after) in enumerate(zip(bounds, nexts, strict=True))
-    ]  # fmt: skip
+    turns: list[Turn] = []
+    for (start, end), after in zip(bounds, nexts, strict=True):
+        first = first_visible(turns, context, context_turns)
+        turns.append(Turn("", first_visible=first, start=start, ids=ids[start:end], result_ids=ids[end:after]))
     return Episode(prompt_ids=prompt, turns=turns)
 
 
 def seen(turn, context, context_turns=1):
     """What turn `turn` is generated from: all that stands before it is known, the rest is not there yet."""
     before = played(PROMPT, IDS[: TURNS[turn][0]], MASK[: TURNS[turn][0]], context, context_turns)
-    return visible_ids(before, first_visible(turn, context, context_turns))
+    return visible_ids(before, first_visible(before.turns, context, context_turns))
 
 
 def test_literal_visible_contexts():
@@ -118,6 +117,12 @@ def test_what_needs_no_rows_of_its_own():
 
 
 def test_the_first_turn_that_is_seen():
-    assert [first_visible(turn, "full") for turn in range(3)] == [0, 0, 0]
-    assert [first_visible(turn, "memory") for turn in range(3)] == [0, 0, 1]
-    assert [first_visible(turn, "memory", 2) for turn in range(4)] == [0, 0, 0, 1]
+    turns = [Turn(""), Turn("", compaction=True), Turn(""), Turn("", compaction=True), Turn("")]
+
+    def firsts(*context):
+        return [first_visible(turns[:number], *context) for number in range(6)]
+
+    assert firsts("full") == [0, 0, 0, 0, 0, 0]
+    assert firsts("memory") == [0, 0, 1, 2, 3, 4]
+    assert firsts("memory", 2) == [0, 0, 0, 1, 2, 3]
+    assert firsts("budget") == [0, 0, 1, 1, 3, 3]

@@ -21,6 +21,7 @@ from mempo_trl.memory.turns import find_turns
 from mempo_trl.rollout.context import first_visible
 from mempo_trl.training.by_turn import forward_by_turn
 from mempo_trl.training.packed import TooLongError, forward_packed, fused_values, pack_turns, unpadded
+from mempo_trl.types import Turn
 
 VOCAB = 60
 OTHERS = {
@@ -75,7 +76,7 @@ def visible(mask, context, context_turns=1):
     """Where each token's context starts; -1 on tool results."""
     turns, starts = find_turns(mask), [-1] * len(mask)
     for turn, (start, end) in enumerate(turns):
-        starts[start:end] = [turns[first_visible(turn, context, context_turns)][0]] * (end - start)
+        starts[start:end] = [turns[first_visible([Turn("")] * turn, context, context_turns)][0]] * (end - start)
     return starts
 
 

@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -103,3 +104,55 @@ def test_a_retriever_is_added(recipe):
     environment = recipe("notes.py").environment()
     environment.reset()
     assert "Omar lives in Rome" in environment.search("Where does Omar live? Rome or Oslo, Omar")
+
+
+PAGES = """
+import sys
+from pathlib import Path
+
+import torch
+
+from brute_force import turn_logps
+from conftest import build_model, build_tokenizer
+from helpers import make_trainer, visible_context
+from mempo_trl.rollout.context import CONTEXTS
+from mempo_trl.training.by_turn import visible_starts
+from mempo_trl.types import Turn
+
+assert "pages" in CONTEXTS
+tokenizer = build_tokenizer()
+from datasets import Dataset
+
+rows = [{"prompt": [{"role": "user", "content": f"capital of A{i}"}], "answers": ["Paris"]} for i in range(2)]
+trainer = make_trainer(
+    Path(sys.argv[1]), build_model(len(tokenizer)), tokenizer, Dataset.from_list(rows), context="pages",
+    context_turns=2, max_turns=6, max_steps=1, learning_rate=0.0, logps="packed",
+)
+trainer.train()
+batch = trainer.last_rollout
+assert max(len(episode.turns) for episode in batch.episodes) >= 4
+for episode in batch.episodes:
+    assert [turn.first_visible for turn in episode.turns] == [0, 0, 0, 2, 2, 4][: len(episode.turns)]
+inputs = trainer._generate_and_score_completions(next(iter(trainer.get_train_dataloader())))
+ids = torch.cat([inputs["prompt_ids"], inputs["completion_ids"]], dim=1)
+mask = torch.cat([inputs["prompt_mask"], inputs["completion_mask"]], dim=1)
+with torch.no_grad(), trainer._seen_as(inputs["visible_start"]):
+    logps, *_ = trainer._get_per_token_logps_and_entropies(trainer.model, ids, mask, inputs["completion_ids"].size(1))
+    for row, episode in enumerate(trainer.last_rollout.episodes):
+        visible = inputs["visible_start"][row, : len(episode.completion_ids)].tolist()
+        expected = turn_logps(trainer.model, episode.prompt_ids, episode.completion_ids, visible)
+        torch.testing.assert_close(logps[row, : len(expected)], expected, atol=1e-5, rtol=0)
+print("as it was seen")
+"""
+
+
+def test_a_context_is_added(tmp_path):
+    """A fourth context plays, and is trained on as it was seen, with one file changed."""
+    (diff,) = (b.code for b in blocks(PAGE) if b.language == "diff" and "rollout/context.py\n" in b.code)
+    assert len(re.findall(r"^\+\+\+ ", diff, re.MULTILINE)) == 1
+    shutil.copytree(ROOT / "src", tmp_path / "src")
+    subprocess.run(["git", "apply", "-"], input=diff, text=True, check=True, cwd=tmp_path)
+    environment = os.environ | {"PYTHONPATH": f"{tmp_path / 'src'}{os.pathsep}{ROOT / 'tests'}"}
+    command = [sys.executable, "-c", PAGES, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=tmp_path)
+    assert done.stdout.endswith("as it was seen\n"), done.stderr

@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple
 
 from .parts import Part
 
@@ -16,9 +16,6 @@ Message = dict[str, Any]
 """A chat message: `role`, `content`, and for a turn that calls tools `tool_calls`."""
 
 Tool = Callable[..., Any]
-
-Context = Literal["full", "memory", "budget"]
-CONTEXTS: tuple[str, ...] = get_args(Context)
 
 StopReason = Literal["finished", "done", "max_turns", "truncated", "no_memory", "error"]
 """Why an episode ended: the last turn called no tool ("finished"), the environment said so ("done"), a limit on turns
@@ -81,13 +78,14 @@ class Turn:
         malformed: why a call that it makes cannot be read; None if all can.
         opened: what the assistant header wrote of the turn, such as `<think>`.
         parts: its parts in order (see `mempo_trl.parts`); None if nothing has read it.
-        first_visible: the number of the first turn in its context; its own number if it saw the prompt alone.
+        first_visible: the number of the first turn in its context, whose memory stands for what lies before it; its own
+            number if it saw the prompt alone (see `rollout.context`).
         context_tokens: tokens that it was generated from.
         turn_tokens: tokens that it has.
         start: its first token, counted in the completion.
         ids: the sampled ids; None without.
         logprobs: of the ids, natural log; None where the engine gives none.
-        compaction: whether it was asked for in "budget" context, to rewrite what it saw as a memory.
+        compaction: in "budget" context, whether it was asked for, to rewrite what it saw as a memory; None in another.
         results: the tool messages behind it, one for each call that was run; in "budget" context also the user message
             that asks for a compaction, or that follows one.
         result_ids: their rendered ids, up to where the next turn starts; empty if none follows.
@@ -101,7 +99,7 @@ class Turn:
     start: int = 0
     ids: list[int] | None = None
     logprobs: list[float] | None = None
-    compaction: bool = False
+    compaction: bool | None = None
     results: list[Message] = field(default_factory=list)
     result_ids: list[int] = field(default_factory=list)
     malformed: str | None = None
@@ -115,12 +113,14 @@ class Turn:
 
     @property
     def message(self) -> Message:
-        """The turn as a chat message, with what the header opened; `parts` is what its format is judged on."""
+        """The turn as a chat message, with what the header opened; its format is judged on `parts` and `compaction`."""
         message: Message = {"role": "assistant", "content": self.opened + self.text}
         if self.tool_calls:
             message["tool_calls"] = self.tool_calls
         if self.parts is not None:
             message["parts"] = self.parts
+        if self.compaction is not None:
+            message["compaction"] = self.compaction
         return message
 
     @property

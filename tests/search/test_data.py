@@ -8,6 +8,7 @@ import pytest
 from datasets import Dataset
 
 from mempo_trl import memory_instructions
+from mempo_trl.rollout.context import CONTEXTS
 from mempo_trl.tasks.instructions import VISIBLE
 from mempo_trl.tasks.search import (
     SYSTEM_PROMPT,
@@ -21,7 +22,6 @@ from mempo_trl.tasks.search import (
 )
 from mempo_trl.tasks.search.fanoutqa import fanoutqa_corpus, fanoutqa_rows
 from mempo_trl.tasks.search.prompts import TAGS
-from mempo_trl.types import CONTEXTS
 
 
 def write_lines(path, rows):

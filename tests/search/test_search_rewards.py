@@ -7,9 +7,11 @@ from mempo_trl.tasks.search import (
     extract_answer,
     f1_reward,
     format_reward,
+    is_well_formed,
     mempo_outcome_reward,
     normalize_answer,
 )
+from mempo_trl.types import Turn
 
 # answer block, gold answers, exact match, F1 (shared words / words of both, doubled; mean over objectives)
 TABLE = [
@@ -173,6 +175,29 @@ FIRST, MIDDLE, LAST = THINK + CALL, MEM + THINK + CALL, MEM + THINK + ANSWER
 def test_format(turns, well_formed):
     completion = [message for text in turns for message in (turn(text), {"role": "tool", "content": "<mem>no</mem>"})]
     assert format_reward([completion[:-1]]) == [float(well_formed)]
+
+
+ACT = '<tool_call>\n{"name": "search", "arguments": {"query": "a"}}\n</tool_call>'
+
+
+@pytest.mark.parametrize(
+    ("turns", "well_formed"),
+    [
+        ([(False, ACT), (False, "<answer>a</answer>")], True),  # no compaction, no memory
+        ([(None, ACT), (None, "<answer>a</answer>")], False),  # the same where each turn needs one
+        ([(False, ACT), (True, "<mem>a</mem>"), (False, "<answer>a</answer>")], True),
+        ([(False, ACT), (True, "<think>b</think><mem>a</mem>"), (False, "<mem>a</mem><answer>a</answer>")], True),
+        ([(False, ACT), (True, "<mem>a</mem>" + ACT), (False, "<answer>a</answer>")], False),
+        ([(False, ACT), (True, "<mem>a</mem>and more"), (False, "<answer>a</answer>")], False),
+        ([(False, ACT), (True, "<mem>a</mem><mem>b</mem>"), (False, "<answer>a</answer>")], False),
+        ([(False, ACT), (True, "<mem><answer></mem>"), (False, "<answer>a</answer>")], False),
+        ([(False, ACT), (True, "<think>a</think>"), (False, "<answer>a</answer>")], False),
+        ([(False, ACT), (True, "<mem>a</mem>")], False),  # it ends without an answer
+    ],
+)
+def test_format_where_memories_are_asked_for(turns, well_formed):
+    messages = [Turn(text, compaction=compaction).message for compaction, text in turns]
+    assert is_well_formed(messages) is well_formed
 
 
 def test_the_outcome_needs_both():

@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import MISSING, fields
 from typing import TYPE_CHECKING, Any
 
-from ..types import CONTEXTS, MAX_TURN_LENGTH, TurnLimits
+from ..rollout.context import CONTEXTS
+from ..types import MAX_TURN_LENGTH, TurnLimits
 from .arguments import TaskArguments
 
 if TYPE_CHECKING:

@@ -72,11 +72,6 @@ def is_last(episode: Episode, limits: TurnLimits) -> bool:
     return episode.turns_taken >= limits.max_turns - 1
 
 
-def last_compaction(episode: Episode) -> int:
-    """The number of the last compaction; 0 without one."""
-    return max((number for number, turn in enumerate(episode.turns) if turn.compaction), default=0)
-
-
 def check_context_tokens(context: str, tokens: int | None) -> None:
     """Raises ValueError if `context_tokens` and `context` do not go together."""
     if context == "budget" and (tokens is None or tokens < 1):

@@ -41,7 +41,7 @@ class ChatLoop:
         tell = on_message or (lambda message: None)
         schemas = tool_schemas(episode.tools)
         while episode.stop_reason is None:
-            first = first_visible(len(episode.turns), self.context, self.context_turns)
+            first = first_visible(episode.turns, self.context, self.context_turns)
             visible = visible_messages(episode, first)
             self._add_turn(episode, first, self.complete([to_wire(message) for message in visible], schemas))
             tell(episode.turns[-1].message)

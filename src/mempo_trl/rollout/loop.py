@@ -8,7 +8,7 @@ from typing import Any
 from transformers import PreTrainedTokenizerBase
 
 from ..types import Episode, Message, StopReason, Turn, TurnLimits
-from .budget import GO_ON_PROMPT, ContextBudget, is_asked, is_last, last_compaction, longest, refuse_small_budget
+from .budget import GO_ON_PROMPT, ContextBudget, is_asked, is_last, longest, refuse_small_budget
 from .chat_format import ChatFormat
 from .context import first_visible, visible_ids
 from .plain import PlainText
@@ -126,7 +126,7 @@ class TurnLoop:
         return visible_ids(episode, self._first_visible(episode))
 
     def _first_visible(self, episode: Episode) -> int:
-        return first_visible(len(episode.turns), self.context, self.context_turns, last_compaction(episode))
+        return first_visible(episode.turns, self.context, self.context_turns)
 
     def add_turn(self, episode: Episode, context: list[int], ids: list[int], logprobs: list[float] | None) -> None:
         """Appends a turn generated from `context`, cut to what is left of the budget, and says if the episode ends."""
@@ -149,8 +149,10 @@ class TurnLoop:
         first = self._first_visible(episode)
         turn = Turn(text, read.calls, first, len(context), len(ids), start, ids, logprobs)
         turn.malformed, turn.opened, turn.parts = read.error, self.chat.opened, read.parts
-        if is_asked(episode, self.budget):
-            turn.compaction, turn.tool_calls, turn.malformed = True, [], None
+        if self.budget:
+            turn.compaction = is_asked(episode, self.budget)
+        if turn.compaction:
+            turn.tool_calls, turn.malformed = [], None
         episode.turns.append(turn)
         if hasattr(episode.environment, "turn_text"):
             episode.environment.turn_text = text

@@ -11,8 +11,9 @@ from typing import Any
 
 from transformers.utils.hub import cached_file
 
-from ..types import CONTEXTS, MAX_TURN_LENGTH, Message, TurnLimits
+from ..types import MAX_TURN_LENGTH, Message, TurnLimits
 from .budget import COMPACTION_PROMPT, ContextBudget, check_context_tokens
+from .context import CONTEXTS
 
 FILE_NAME = "mempo_prompt.json"
 

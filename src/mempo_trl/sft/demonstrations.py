@@ -2,6 +2,8 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -112,14 +114,15 @@ def sft_rows(
 ) -> list[dict[str, list[int]]]:
     """The rows of TRL's `SFTTrainer` that teach the turns of one trace, under the context that they will see.
 
-    A row has `input_ids`, exactly those that the turn loop would have, and `assistant_masks`: 1 on turns, 0 on the
-    prompt and on what tools returned. "full" gives one row; "memory" one for each turn, with its visible context before
-    it (method.md, section 6).
+    A row has `input_ids`, exactly those that the turn loop would have, and `assistant_masks`: 1 on the turns that it
+    teaches, 0 on the prompt, on what tools returned and on turns that are only seen. "memory" gives a row for each
+    turn, with its visible context before it (method.md, section 6); in other contexts turns whose context starts at the
+    same turn share a row, so that "full" gives one.
 
     Args:
         trace: its prompt, the schemas of its tools, its turns' texts and tool results are used.
         chat: renders them.
-        context: "full" or "memory".
+        context: see `rollout.context`.
         context_turns: past turns that the "memory" context keeps.
 
     Raises:
@@ -133,17 +136,28 @@ def sft_rows(
         )
     played = trace_episode(trace)
     episode = Episode(prompt_ids=chat.prompt_ids(played.prompt, list(played.tools.values())))
+    for turn in played.turns:
+        first = first_visible(episode.turns, context, context_turns)
+        suffix = chat.suffix_ids(turn.results) if turn.results else []
+        episode.turns.append(
+            Turn(turn.text, first_visible=first, ids=_turn_ids(turn, trace, chat), result_ids=suffix,
+                 compaction=turn.compaction)
+        )  # fmt: skip
+    return _rows(episode, alone=context == "memory")
+
+
+def _rows(episode: Episode, alone: bool) -> list[dict[str, list[int]]]:
+    """A row for each stretch of turns whose context starts at the same turn, or for each turn `alone`."""
+    turns = range(len(episode.turns))
     rows = []
-    for number, turn in enumerate(played.turns):
-        ids = _turn_ids(turn, trace, chat)
-        visible = visible_ids(episode, first_visible(number, context, context_turns))
-        rows.append({"input_ids": visible + ids, "assistant_masks": [0] * len(visible) + [1] * len(ids)})
-        episode.turns.append(Turn(turn.text, ids=ids, result_ids=chat.suffix_ids(turn.results) if turn.results else []))
-    if context == "memory":
-        return rows
-    episode.turns[-1].result_ids = []  # no turn follows
-    prompt_ids = episode.prompt_ids or []
-    return [{"input_ids": prompt_ids + episode.completion_ids, "assistant_masks": [0] * len(prompt_ids) + episode.mask}]
+    for _, stretch in groupby(turns, lambda number: number if alone else episode.turns[number].first_visible):
+        first, *others = stretch
+        last = others[-1] if others else first
+        seen = visible_ids(replace(episode, turns=episode.turns[:first]), episode.turns[first].first_visible)
+        # What follows the last turn of the row is seen by none of its turns.
+        taught = Episode(turns=[*episode.turns[first:last], replace(episode.turns[last], result_ids=[])])
+        rows.append({"input_ids": seen + taught.completion_ids, "assistant_masks": [0] * len(seen) + taught.mask})
+    return rows
 
 
 def _turn_ids(turn: Turn, trace: Trace, chat: ChatFormat) -> list[int]:

@@ -109,7 +109,8 @@ def _turns(episode: Episode, tokenizer: "PreTrainedTokenizerBase | None", credit
             "context_tokens": turn.context_tokens,
             "tool_calls": [_call(call) for call in turn.tool_calls],
             "tool_results": [result["content"] for result in turn.results if result["role"] == "tool"],
-            **({"compaction": True} if turn.compaction else {}),
+            "first_visible": turn.first_visible,
+            **({} if turn.compaction is None else {"compaction": turn.compaction}),
             **({"user": turn.results[-1]["content"]} if turn.results and turn.results[-1]["role"] == "user" else {}),
         }
         for number, turn in enumerate(episode.turns)
@@ -143,7 +144,7 @@ def trace_episode(trace: Trace) -> Episode:
             results.append({"role": "user", "content": turn["user"]})
         seen, length = turn["context_tokens"], len(turn["tokens"])
         played = EpisodeTurn(turn["text"], calls, context_tokens=seen, turn_tokens=length, results=results)
-        played.compaction = turn.get("compaction", False)
+        played.compaction, played.first_visible = turn.get("compaction"), turn.get("first_visible", 0)
         episode.turns.append(played)
     return episode
 

@@ -39,6 +39,7 @@ class Turn(TypedDict):
     context_tokens: int  # tokens that the model saw when it began this turn
     tool_calls: list[ToolCall]
     tool_results: list[str]
+    first_visible: NotRequired[int]  # the first turn in its context, from 0; its memory stands for what lies before it
     compaction: NotRequired[bool]  # in "budget" context: whether the turn was asked for, to rewrite the memory
     user: NotRequired[str]  # what the loop said behind the results, before or behind a compaction
 

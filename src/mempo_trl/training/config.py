@@ -11,7 +11,8 @@ from ..memory.answers import ANSWER_TEMPLATE
 from ..memory.rewards import THRESHOLD_MODES
 from ..memory.scoring.engine import SCORINGS
 from ..rollout.budget import COMPACTION_PROMPT, ContextBudget, check_context_tokens
-from ..types import CONTEXTS, MAX_TURN_LENGTH, TurnLimits
+from ..rollout.context import CONTEXTS
+from ..types import MAX_TURN_LENGTH, TurnLimits
 
 LOGPS = ("auto", "packed", "padded")
 BASELINES = ("history", "visible", "none")

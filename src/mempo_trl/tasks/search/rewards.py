@@ -9,7 +9,7 @@ import re
 import string
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from ...parts import Part, in_order, split_blocks
@@ -116,15 +116,24 @@ def is_well_formed(completion: Sequence[Message]) -> bool:
     """Whether each turn of a trajectory has MemPO's format: parts, in order, and only white space between them.
 
     A turn is a memory, then at most thoughts, then calls, or in the last turn one `<answer>` block. In the first turn
-    the memory is optional. A block holds no other block's tag. The parts are those that the turn loop read, with the
-    syntax of the model's own chat template (see `mempo_trl.parts`); a message without them has its calls between
-    `<tool_call>` tags.
+    the memory is optional. In "budget" context it is optional in all turns but the compactions, which are a memory and
+    at most thoughts. A block holds no other block's tag. The parts are those that the turn loop read, with the syntax
+    of the model's own chat template (see `mempo_trl.parts`); a message without them has its calls between `<tool_call>`
+    tags.
     """
     turns = [message for message in completion if message["role"] == "assistant"]
     return bool(turns) and all(
-        in_order(parts, first=number == 0) and _holds_its_own(parts, last=number == len(turns) - 1)
-        for number, parts in enumerate(map(_parts, turns))
+        _is_turn(_parts(turn), turn.get("compaction"), first=number == 0, last=number == len(turns) - 1)
+        for number, turn in enumerate(turns)
     )
+
+
+def _is_turn(parts: Sequence[Part], compaction: bool | None, first: bool, last: bool) -> bool:
+    if compaction:
+        kinds = [part.kind for part in parts if part.kind not in ("thought", "opened")]
+        return not last and kinds == ["memory"] and not _quote_tags(part.text for part in parts)
+    # `compaction` is False where a memory is asked for in other turns alone.
+    return in_order(parts, first=first or compaction is False) and _holds_its_own(parts, last)
 
 
 def _parts(message: Message) -> list[Part]:
@@ -140,7 +149,11 @@ def _holds_its_own(parts: Sequence[Part], last: bool) -> bool:
     else:
         texts = [] if action.kind == "call" else [f"<{ANSWER_TAG}>"]
     texts += [part.text for part in before if part.kind != "call"]
-    return not any(map(_ANY_TAG.search, texts))
+    return not _quote_tags(texts)
+
+
+def _quote_tags(texts: Iterable[str]) -> bool:
+    return any(map(_ANY_TAG.search, texts))
 
 
 def _turns(completion: Sequence[Message]) -> list[str]:
