@@ -42,9 +42,7 @@ class SegmentAttention:
         return self._mask
 
     def __call__(self, query: Tensor, key: Tensor, value: Tensor, scaling: float | None, dropout: float) -> Tensor:
-        """(heads, S, D), twice (key-value heads, S, D) -> (heads, own tokens, D)."""
-        key, value = key[:, self._keys], value[:, self._keys]
-        query = query[:, self._keys if self._square else slice(self._own.start, self._own.stop)]
+        """Shapes: as `select` returns them; the result is (heads, own tokens, D)."""
         groups = query.size(0) // key.size(0)
         attended = scaled_dot_product_attention(
             query.unflatten(0, (-1, groups)),
@@ -56,6 +54,56 @@ class SegmentAttention:
             scale=scaling,
         )
         return attended.flatten(0, 1)[:, -len(self._own) :]
+
+    def places(self) -> tuple[Any, Any]:
+        """Which tokens of the row are queries, and which are keys and values."""
+        return self._keys if self._square else slice(self._own.start, self._own.stop), self._keys
+
+    def select(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The row's (heads, S, D) at the places of this segment."""
+        queries, keys = self.places()
+        return query[:, queries], key[:, keys], value[:, keys]
+
+    @property
+    def length(self) -> int:
+        """Its own tokens."""
+        return len(self._own)
+
+
+class _AttendedRow(torch.autograd.Function):
+    """All segments of a row. The gradients of the shared keys are added up in place.
+
+    By itself, autograd would fill a gradient of the whole row with zeros for each segment, and keep the keys and values
+    that each segment sees. Here only the row's are kept, and the backward attends to them once more.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, query: Tensor, key: Tensor, value: Tensor, segments: Sequence[SegmentAttention], scaling: float | None
+    ) -> Tensor:
+        ctx.save_for_backward(query, key, value)
+        ctx.segments, ctx.scaling = segments, scaling
+        device = query.device.type
+        ctx.autocast = {
+            "device_type": device, "enabled": torch.is_autocast_enabled(device),
+            "dtype": torch.get_autocast_dtype(device),
+        }  # fmt: skip
+        return torch.cat([s(*s.select(query, key, value), scaling, 0.0) for s in segments], dim=1)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        row = ctx.saved_tensors
+        total = [torch.zeros_like(tensor) for tensor in row]
+        for segment, own in zip(ctx.segments, gradient.split([s.length for s in ctx.segments], dim=1), strict=True):
+            parts = [part.detach().requires_grad_() for part in segment.select(*row)]
+            with torch.enable_grad(), torch.autocast(**ctx.autocast):
+                attended = segment(*parts, ctx.scaling, 0.0)
+            queries, keys = segment.places()
+            for into, places, part in zip(
+                total, (queries, keys, keys), torch.autograd.grad(attended, parts, own), strict=True
+            ):
+                into[:, places] += part  # no place stands twice in a segment
+        return *total, None, None
 
 
 def segment_attention(
@@ -71,8 +119,12 @@ def segment_attention(
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
     """An attention for transformers' `AttentionInterface`: one row, (1, heads, S, D) -> (1, S, heads, D)."""
-    attended = [segment(query[0], key[0], value[0], scaling, dropout) for segment in segments]
-    return torch.cat(attended, dim=1).transpose(0, 1).unsqueeze(0), None
+    row = query[0], key[0], value[0]
+    if dropout:  # drawn anew in each pass, so that autograd has to keep what it drew
+        attended = torch.cat([segment(*segment.select(*row), scaling, dropout) for segment in segments], dim=1)
+    else:
+        attended = _AttendedRow.apply(*row, segments, scaling)  # type: ignore[no-untyped-call]
+    return attended.transpose(0, 1).unsqueeze(0), None
 
 
 @contextmanager
